@@ -1,0 +1,6 @@
+"""The evaluator: the network that predicts capacity, its features, labels, training and shipped weights."""
+
+from caw.evaluator.features import FeatureSpec
+from caw.evaluator.network import Evaluator
+
+__all__ = ["Evaluator", "FeatureSpec"]

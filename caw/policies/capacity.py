@@ -1,0 +1,63 @@
+"""CAW's policy: the less a token matters, the more strongly it is marked.
+
+    strength = beta * max(0, (theta - capacity) / theta)        (paper, appendix "Mechanisms ...", delta' and K')
+
+`capacity` is the paper's C-hat. Its name is inverted: it is the predicted **importance** of the token, so high
+capacity means "protect".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from caw.evaluator import Evaluator
+from caw.policies.base import MAX_STRENGTH, Policy, Signals
+from caw.watermarks.base import require_number
+
+CAPACITY_FLOOR = 1e-4
+
+
+@dataclass(frozen=True)
+class CapacityPolicy(Policy):
+    """Strength from the evaluator's capacity.
+
+    Args:
+        evaluator: name of shipped weights, path of a .safetensors file, or an Evaluator.
+        theta: threshold in [0, 1]; tokens with capacity above it stay unmarked, 0 protects everything.
+        beta: strength that a token of no importance gets.
+    """
+
+    evaluator: Evaluator | str | Path
+    theta: float = 0.5
+    beta: float = 1.0
+    network: Evaluator = field(init=False, repr=False, compare=False)
+
+    looks_ahead = True
+
+    def __post_init__(self) -> None:
+        require_number("theta", self.theta, 0, 1, closed=True)
+        require_number("beta", self.beta, 0, MAX_STRENGTH, closed=True)
+        network = self.evaluator if isinstance(self.evaluator, Evaluator) else Evaluator.load(self.evaluator)
+        object.__setattr__(self, "network", network)
+
+    @property
+    def max_strength(self) -> float:
+        if self.theta == 0:
+            return 0.0
+        floor = torch.tensor([CAPACITY_FLOOR], dtype=torch.float32)
+        return float(strength_from_capacity(floor, self.theta, self.beta))
+
+    def strength(self, signals: Signals) -> torch.Tensor:
+        assert signals.capacity is not None
+        return strength_from_capacity(signals.capacity, self.theta, self.beta)
+
+
+def strength_from_capacity(capacity: torch.Tensor, theta: float, beta: float) -> torch.Tensor:
+    """beta * max(0, (theta - capacity) / theta), float32; capacity clamped to [1e-4, 1 - 1e-4]; theta 0 gives 0."""
+    if theta == 0:
+        return torch.zeros_like(capacity)
+    capacity = capacity.float().clamp(CAPACITY_FLOOR, 1 - CAPACITY_FLOOR)
+    return beta * ((theta - capacity) / theta).clamp_min(0)

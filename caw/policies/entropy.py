@@ -1,0 +1,38 @@
+"""Mark only uncertain positions: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy" baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from caw.policies.base import MAX_STRENGTH, Policy, Signals
+from caw.watermarks.base import require_number
+
+
+@dataclass(frozen=True)
+class EntropyThreshold(Policy):
+    """Mark at `value` where the entropy of p_i, in nats over the whole vocabulary, is above `nats`; else not at all.
+
+    (The paper's sentence has the comparison the other way round by slip; SWEET, which it cites, is this.)
+    """
+
+    nats: float
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number("nats", self.nats, 0, 100, closed=True)
+        require_number("strength", self.value, 0, MAX_STRENGTH, closed=True)
+
+    @property
+    def max_strength(self) -> float:
+        return float(self.value)
+
+    def strength(self, signals: Signals) -> torch.Tensor:
+        return torch.where(entropy(signals.logits) > self.nats, self.value, 0.0).float()
+
+
+def entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Entropy in nats of softmax(logits) [B, V] -> float32 [B]; masked entries (-inf) count as probability 0."""
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    return torch.special.entr(log_probs.exp()).sum(dim=-1)

@@ -1,0 +1,56 @@
+"""The record of one distribution: what is kept of a row of logits after the vocabulary has been read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from caw import ops
+
+RECORD_SIZE = 100  # K, the paper's "limited number of values ... 100 in our experiments"
+
+
+@dataclass
+class Record:
+    """Top-K of the logits of B rows, ties to the smaller id.
+
+    values: float32 [B, K], descending logits; -inf where the row has fewer than K entries.
+    ids: int64 [B, K]; -1 where padded.
+    probs: float32 [B, K], softmax over the whole row at temperature 1.
+    logsumexp: float32 [B], nats.
+    """
+
+    values: torch.Tensor
+    ids: torch.Tensor
+    probs: torch.Tensor
+    logsumexp: torch.Tensor
+
+    @classmethod
+    def from_logits(cls, logits: torch.Tensor, k: int = RECORD_SIZE) -> Record:
+        return cls(*ops.topk_softmax(logits, k))
+
+    @classmethod
+    def empty(cls, batch: int, device: torch.device, k: int = RECORD_SIZE) -> Record:
+        """Records of positions that do not exist: probability 0 everywhere, which features turn into padding."""
+        return cls(
+            values=torch.full((batch, k), -torch.inf, device=device),
+            ids=torch.full((batch, k), -1, dtype=torch.int64, device=device),
+            probs=torch.zeros(batch, k, device=device),
+            logsumexp=torch.full((batch,), -torch.inf, device=device),
+        )
+
+    def write(self, rows: torch.Tensor, other: Record) -> None:
+        """Overwrite `rows` (int64 [R]) in place with the R rows of `other`."""
+        self.values[rows], self.ids[rows] = other.values, other.ids
+        self.probs[rows], self.logsumexp[rows] = other.probs, other.logsumexp
+
+    def where(self, mask: torch.Tensor, other: Record) -> Record:
+        """Rows of `other` where mask [B] is true, of self elsewhere."""
+        m = mask[:, None]
+        return Record(
+            torch.where(m, other.values, self.values),
+            torch.where(m, other.ids, self.ids),
+            torch.where(m, other.probs, self.probs),
+            torch.where(mask, other.logsumexp, self.logsumexp),
+        )

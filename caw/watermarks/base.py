@@ -1,0 +1,148 @@
+"""What every watermark is: a key, a ladder of candidates for the next token, and a score for each token of a text.
+
+A watermark knows nothing of models. Its context is made of generated tokens only (missing ones are -1), so that a
+detector needs the text alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from caw.record import RECORD_SIZE, Record
+from caw.watermarks import prf
+from caw.watermarks.ladder import Ladder, Rule
+
+MISSING = -1
+
+
+@dataclass
+class Position:
+    """What a watermark may look at when it builds the ladder of one position of B sequences.
+
+    record: top-K of the logits the choice is made from (perturbed by the sampling noise when sampling).
+    race_values: float32 [B, K], the unperturbed warped logits of record.ids; record.values when decoding greedily.
+    scores: float32 [B, V], the whole rows behind `record`; read only when the record holds no green token.
+    context: int64 [B, W], the last W generated tokens, oldest first, -1 where there are none.
+    """
+
+    record: Record
+    race_values: torch.Tensor
+    scores: torch.Tensor
+    context: torch.Tensor
+
+
+@dataclass
+class TokenScores:
+    """Scores of the n tokens of one text.
+
+    values: float64 [n]; 0/1 for green lists, -log(1 - u) for races. Meaningless where `scored` is false.
+    evidence: int64 [n, E]; tokens with equal rows hold the same evidence, which may count only once.
+    scored: bool [n]; false where the format cannot score the token (foreign formats skip their first ones).
+    """
+
+    values: torch.Tensor
+    evidence: torch.Tensor
+    scored: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Watermark(ABC):
+    """Base of KGW, Unigram and EXP; frozen, and its key never shows in repr."""
+
+    key: int | str | bytes = field(repr=False)
+
+    name = "watermark"
+    null: Literal["binomial", "gamma"] = "binomial"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", prf.normalize_key(self.key))
+        self.validate()
+
+    @property
+    def key_id(self) -> str:
+        """Eight hex digits naming the key in logs."""
+        return prf.key_id(self.secret)
+
+    @property
+    def secret(self) -> int:
+        assert isinstance(self.key, int)
+        return self.key
+
+    @property
+    @abstractmethod
+    def window(self) -> int:
+        """W: how many generated tokens before a position its context holds."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> Rule:
+        """How strength chooses among the candidates; see `ladder`."""
+
+    @property
+    @abstractmethod
+    def full(self) -> float:
+        """What strength 1 means: delta, top_k or 1."""
+
+    @property
+    def max_candidates(self) -> int:
+        """The most candidates strength 1 can reach."""
+        return 2
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether a context that already occurred in the output stays unmarked at generation."""
+        return False
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Raise ValueError for parameters out of range."""
+
+    @abstractmethod
+    def ladder(self, position: Position, max_strength: float) -> Ladder:
+        """The candidates that strengths in [0, max_strength] reach at this position."""
+
+    @abstractmethod
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        """Score every token of one text (int64 [n]) from the text alone."""
+
+    def contexts(self, ids: torch.Tensor) -> torch.Tensor:
+        """Contexts int64 [n, W] of every token of one text int64 [n]."""
+        padded = torch.cat([ids.new_full((self.window,), MISSING), ids])
+        return padded.unfold(0, self.window, 1)[: ids.shape[0]] if self.window else ids.new_empty(ids.shape[0], 0)
+
+    def check_strength(self, max_strength: float) -> None:
+        """Raise ValueError if the ladder cannot serve strengths up to `max_strength`."""
+        if self.rule == "top_k" and max_strength * self.full > RECORD_SIZE:
+            raise ValueError(
+                f"strength * top_k must be at most {RECORD_SIZE}, got {max_strength:g} * {self.full:g}; "
+                "lower the policy's beta or strength, or the watermark's top_k"
+            )
+
+
+def require_format(name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise ValueError(f"format must be one of {', '.join(known)}, got {name!r}; use format='native'")
+
+
+def require_number(name: str, value: Any, low: float, high: float, *, closed: bool) -> None:
+    """Raise unless value is a finite real number in (low, high), or [low, high] if closed."""
+    expected = f"{name} must be a number in {'[' if closed else '('}{low:g}, {high:g}{']' if closed else ')'}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{expected}, got {type(value).__name__} {value!r}; pass a plain number")
+    inside = low <= value <= high if closed else low < value < high
+    if not (math.isfinite(value) and inside):
+        raise ValueError(f"{expected}, got {value!r}; choose a value inside")
+
+
+def require_int(name: str, value: Any, low: int, high: int) -> None:
+    """Raise unless value is an int in [low, high]."""
+    expected = f"{name} must be an integer in [{low}, {high}]"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{expected}, got {type(value).__name__} {value!r}; pass a plain integer")
+    if not low <= value <= high:
+        raise ValueError(f"{expected}, got {value}; choose a value inside")

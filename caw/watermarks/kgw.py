@@ -1,0 +1,99 @@
+"""KGW: green lists seeded by the tokens before (Kirchenbauer et al. 2023, arXiv 2301.10226 and 2306.04634).
+
+Native format, under the key derived for domain `caw/kgw` (see `prf`), word = PRF(key, context, token):
+
+    lefthash  context = the last `context_width` generated tokens (default 1); green iff (word >> 8) < floor(gamma 2^24)
+    selfhash  window = the last `context_width` - 1 generated tokens (default 3); seed = the smallest PRF(key, (x,), token)
+              over x in the window (the anchored minimum); green iff (PRF(key, (seed, token), token) >> 8) < floor(gamma 2^24)
+
+The pair of the candidate with itself is left out of the minimum: with it, a share of all tests would depend on the
+token alone and repeat all through a text. What counts as evidence once is (context, token), for selfhash (seed, token).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from caw.watermarks import prf
+from caw.watermarks.base import TokenScores, require_format, require_int
+from caw.watermarks.green_list import GreenList
+
+DOMAIN = b"caw/kgw"
+DEFAULT_WIDTH = {"lefthash": 1, "selfhash": 4}
+MAX_WIDTH = 16
+
+
+@dataclass(frozen=True)
+class KGW(GreenList):
+    """Green lists that change with the tokens before.
+
+    Args:
+        key: int below 2^64, text or bytes.
+        gamma: green share of the vocabulary, in (0, 1).
+        delta: logit bonus of green tokens at strength 1.
+        seeding: "lefthash" or "selfhash".
+        context_width: tokens in the hashed window, the candidate included for selfhash; None = 1 / 4.
+        format: "native".
+        vocab_size: only foreign formats need it.
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    seeding: Literal["lefthash", "selfhash"] = "lefthash"
+    context_width: int | None = None
+    format: str = "native"
+    vocab_size: int | None = None
+
+    name = "kgw"
+
+    def validate(self) -> None:
+        super().validate()
+        require_format(self.format, ("native",))
+        if self.seeding not in DEFAULT_WIDTH:
+            raise ValueError(f"seeding must be 'lefthash' or 'selfhash', got {self.seeding!r}; use 'lefthash'")
+        if self.context_width is None:
+            object.__setattr__(self, "context_width", DEFAULT_WIDTH[self.seeding])
+        require_int("context_width", self.context_width, 2 if self.seeding == "selfhash" else 1, MAX_WIDTH)
+
+    @property
+    def window(self) -> int:
+        assert self.context_width is not None
+        return self.context_width - (self.seeding == "selfhash")
+
+    @property
+    def _list_key(self) -> int:
+        return prf.derive_key(self.secret, DOMAIN)
+
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        if self.seeding == "lefthash":
+            return prf.green(prf.context_words(self._list_key, context, tokens), self.gamma)
+        return self._selfhash_green(self._seeds(context, tokens), tokens)
+
+    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        if self.seeding == "lefthash":
+            return prf.green(prf.vocabulary_words(self._list_key, context, vocab_size), self.gamma)
+        seeds = prf.vocabulary_words(self._list_key, context[:, :1], vocab_size)
+        for i in range(1, self.window):
+            seeds = torch.minimum(seeds, prf.vocabulary_words(self._list_key, context[:, i : i + 1], vocab_size))
+        return self._selfhash_green(seeds, torch.arange(vocab_size, device=context.device).expand_as(seeds))
+
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        contexts, tokens = self.contexts(ids), ids[:, None]
+        seed = contexts if self.seeding == "lefthash" else self._seeds(contexts, tokens)
+        return TokenScores(
+            values=self.green_tokens(contexts, tokens)[:, 0].double(),
+            evidence=torch.cat([seed, tokens], dim=1),
+            scored=torch.ones_like(ids, dtype=torch.bool),
+        )
+
+    def _seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Anchored minimum of each token [B, N] over the window [B, W] -> 32-bit words int64 [B, N]."""
+        per_pair = [prf.context_words(self._list_key, column[:, None], tokens) for column in context.unbind(1)]
+        return torch.stack(per_pair).amin(dim=0)
+
+    def _selfhash_green(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        state = prf.absorb_context(self._list_key, [seeds, tokens])
+        return prf.green(prf.token_word(self._list_key, state, tokens), self.gamma)

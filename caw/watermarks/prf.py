@@ -1,0 +1,148 @@
+"""The one keyed pseudo-random function of this library: Philox4x32-10, pure integer arithmetic.
+
+A 32-bit word for (key, context tokens, token):
+
+    state = (0x574D4358, W, 0, 0)                                  # W context tokens, missing ones are -1
+    per 4 context tokens: state = philox(counter = state XOR block, key = (lo ^ offset, hi))
+    word  = philox(counter = (token >> 2, s0, s1, s2), key = (lo ^ s3, hi ^ 0x574D544B))[token & 3]
+
+This is the number format of vLLM's Philox watermark, version 1, so that both read each other's text. Every
+function below is written once for Python ints, NumPy int64 arrays and torch int64 tensors: 32-bit values live in
+64-bit integers, whose products may wrap, and the masks after each product undo the sign.
+
+Source: Salmon et al. 2011, doi 10.1145/2063384.2063405; vLLM `v1/watermarking/prfs/philox.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+MASK = 0xFFFFFFFF
+ROUNDS = 10
+MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
+WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
+CONTEXT_DOMAIN, TOKEN_DOMAIN = 0x574D4358, 0x574D544B
+UNIFORM_BITS = 24
+
+Words = tuple[Any, Any, Any, Any]  # four 32-bit words: int, int64 ndarray or int64 tensor alike
+
+
+def philox4x32(counter: Words, key_lo: Any, key_hi: Any) -> Words:
+    """Ten rounds of Philox4x32 over equally shaped (or broadcastable) 32-bit words."""
+    c0, c1, c2, c3 = counter
+    for round_index in range(ROUNDS):
+        if round_index:
+            key_lo, key_hi = (key_lo + WEYL_0) & MASK, (key_hi + WEYL_1) & MASK
+        # the 64-bit product may wrap to a negative number; shift-then-mask still gives its unsigned high half
+        product_0, product_1 = c0 * MULTIPLIER_0, c2 * MULTIPLIER_1
+        c0, c1, c2, c3 = (
+            ((product_1 >> 32) & MASK) ^ c1 ^ key_lo,
+            product_1 & MASK,
+            ((product_0 >> 32) & MASK) ^ c3 ^ key_hi,
+            product_0 & MASK,
+        )
+    return c0, c1, c2, c3
+
+
+def absorb_context(key: int, context: Sequence[Any]) -> Words:
+    """The state after the context tokens, oldest first; `context` holds one entry (scalar or array) per token."""
+    key_lo, key_hi = key & MASK, key >> 32
+    state: Words = (CONTEXT_DOMAIN, len(context), 0, 0)
+    for offset in range(0, len(context), 4):
+        block = [context[offset + i] & MASK if offset + i < len(context) else MASK - i for i in range(4)]
+        counter = (state[0] ^ block[0], state[1] ^ block[1], state[2] ^ block[2], state[3] ^ block[3])
+        state = philox4x32(counter, key_lo ^ offset, key_hi)
+    return state
+
+
+def token_word(key: int, state: Words, token: Any) -> Any:
+    """The 32-bit word of `token` under an absorbed context; shapes broadcast."""
+    token = token & MASK
+    words = philox4x32(
+        (token >> 2, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN
+    )
+    return _pick(words, token & 3)
+
+
+def context_words(key: int, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing; leading dims equal) -> int64 [..., N]."""
+    state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
+    return token_word(key, state, tokens)
+
+
+def vocabulary_words(key: int, contexts: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Words of every token id below `vocab_size` under `contexts` [B, W] -> int64 [B, V]; V/4 Philox calls a row."""
+    state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
+    blocks = torch.arange((vocab_size + 3) // 4, device=contexts.device).expand(contexts.shape[0], -1)
+    words = philox4x32((blocks, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN)
+    stacked = torch.stack([w.expand(blocks.shape) for w in words], dim=-1)
+    return stacked.flatten(1)[:, :vocab_size]
+
+
+def _pick(words: Words, index: Any) -> Any:
+    if isinstance(index, torch.Tensor):
+        out = torch.where(index == 1, words[1], words[0])
+        return torch.where(index == 3, words[3], torch.where(index == 2, words[2], out))
+    if isinstance(index, np.ndarray):
+        return np.choose(index, np.broadcast_arrays(*words))
+    return words[index]
+
+
+def uniform(word: Any) -> Any:
+    """Word -> uniform in (0, 1): ((word >> 8) + 1) / (2^24 + 1), divided in float64, rounded to float32, held as float64."""
+    numerator = (word >> (32 - UNIFORM_BITS)) + 1
+    denominator = (1 << UNIFORM_BITS) + 1
+    if isinstance(word, torch.Tensor):
+        return (numerator.double() / denominator).float().double()
+    if isinstance(word, np.ndarray):
+        return (numerator / denominator).astype(np.float32).astype(np.float64)
+    return float(np.float32(numerator / denominator))
+
+
+def gumbel(word: Any) -> Any:
+    """Word -> standard Gumbel value -log(-log(uniform)) in float64."""
+    u = uniform(word)
+    if isinstance(u, torch.Tensor):
+        return -torch.log(-torch.log(u))
+    return -np.log(-np.log(u))
+
+
+def green(word: Any, gamma: float) -> Any:
+    """Whether a word falls in the green list: (word >> 8) < floor(gamma * 2^24)."""
+    return (word >> (32 - UNIFORM_BITS)) < green_threshold(gamma)
+
+
+def green_threshold(gamma: float) -> int:
+    return int(gamma * (1 << UNIFORM_BITS))
+
+
+def derive_key(key: int, domain: bytes) -> int:
+    """A key for one purpose from the user's key: first 8 bytes, big-endian, of sha256(domain + key, 8 bytes big-endian)."""
+    return int.from_bytes(hashlib.sha256(domain + key.to_bytes(8, "big")).digest()[:8], "big")
+
+
+def normalize_key(key: int | str | bytes) -> int:
+    """The user's key as an integer below 2^64; text or bytes become the first 8 bytes of sha256(b"caw/key:" + bytes).
+
+    Raises TypeError for other types (bool included) and ValueError for integers out of range or empty text.
+    """
+    if isinstance(key, bool) or not isinstance(key, (int, str, bytes, np.integer)):
+        raise TypeError(f"key must be an int below 2**64, a str or bytes, got {type(key).__name__}; pass e.g. key=42")
+    if isinstance(key, (str, bytes)):
+        raw = key.encode() if isinstance(key, str) else key
+        if not raw:
+            raise ValueError("key must not be empty, got an empty string; pass a secret of your own")
+        return int.from_bytes(hashlib.sha256(b"caw/key:" + raw).digest()[:8], "big")
+    if not 0 <= int(key) < 1 << 64:
+        raise ValueError("key must be in [0, 2**64), got an integer outside it; use text or bytes for longer keys")
+    return int(key)
+
+
+def key_id(key: int) -> str:
+    """Eight hex digits that name a key in logs and reports without holding it (they do let a guess be checked)."""
+    return hashlib.sha256(b"caw/key-id" + key.to_bytes(8, "big")).hexdigest()[:8]
