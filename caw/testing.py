@@ -1,0 +1,75 @@
+"""One tolerance table for every test and benchmark: how far floats may differ, and why.
+
+No test writes a tolerance of its own. Integers are compared with `torch.equal`. Loosening a row is a commit of its own
+that says what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """rms, peak: greatest allowed root mean square and maximum of the error, both relative to the RMS of the expected
+    finite values. reason: where the error comes from."""
+
+    rms: float
+    peak: float
+    reason: str
+
+
+TOLERANCES: dict[str, Tolerance] = {
+    "exact": Tolerance(0.0, 0.0, "the same float operations in the same order"),
+    "float32": Tolerance(1e-6, 1e-5, "one reduction or transcendental in float32, any order"),
+    "float64": Tolerance(1e-13, 1e-12, "one reduction or transcendental in float64, any order"),
+    "tail": Tolerance(1e-10, 1e-10, "p-values: incomplete beta and gamma functions of different libraries"),
+    # margins below which a decision may differ from a reference that rounds elsewhere; `margin` reads them
+    "margin/race": Tolerance(1e-13, 1e-12, "float64 race values; a line in strength has one rounding more"),
+    "margin/logit": Tolerance(1e-7, 2.4e-7, "adding a bias in float32 can round two logits to one (2 ulp)"),
+}
+
+
+def tolerance(row: str) -> Tolerance:
+    """The named row of the table; KeyError with the known names otherwise."""
+    if row not in TOLERANCES:
+        raise KeyError(
+            f"tolerance row must be one of {', '.join(TOLERANCES)}, got {row!r}; add a row to caw/testing.py"
+        )
+    return TOLERANCES[row]
+
+
+def margin(row: str, scale: float) -> float:
+    """The absolute margin of a decision between values of size `scale`."""
+    return tolerance(row).peak * abs(scale)
+
+
+def assert_close(actual: Any, expected: Any, row: str) -> None:
+    """Raise AssertionError unless `actual` is as near to `expected` as the row allows.
+
+    Tensors, arrays, numbers or nested lists of one shape. Infinite and NaN entries must be equal in place and sign;
+    the finite rest is compared in float64, errors relative to the RMS of the expected finite values.
+    """
+    limit = tolerance(row)
+    a, e = (torch.as_tensor(x).detach().cpu().double() for x in (actual, expected))
+    if a.shape != e.shape:
+        raise AssertionError(f"shapes differ: got {tuple(a.shape)}, expected {tuple(e.shape)}")
+    finite = e.isfinite()
+    if not torch.equal(a[~finite].nan_to_num(nan=0.5), e[~finite].nan_to_num(nan=0.5)):
+        raise AssertionError("infinite or NaN entries differ")
+    error, size = a[finite] - e[finite], e[finite]
+    if not error.numel():
+        return
+    if not bool(error.isfinite().all()):
+        raise AssertionError(f"{int((~error.isfinite()).sum())} entries are infinite or NaN where a number is expected")
+    scale = float(size.square().mean().sqrt()) or 1.0
+    rms, peak = float(error.square().mean().sqrt()) / scale, float(error.abs().max()) / scale
+    if rms > limit.rms or peak > limit.peak:
+        at = int(error.abs().argmax())
+        raise AssertionError(
+            f"row {row!r}: relative rms {rms:.3g} (limit {limit.rms:.3g}), peak {peak:.3g} (limit {limit.peak:.3g}); "
+            f"worst is {float(a[finite][at])!r}, expected {float(size[at])!r}"
+        )
