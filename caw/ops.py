@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 
@@ -27,3 +29,51 @@ def _(
         torch.empty_like(values),
         logits.new_empty((count,), dtype=torch.float32),
     )
+
+
+@torch.library.custom_op("caw::sibling_attention", mutates_args=())
+def sibling_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_own: torch.Tensor,
+    v_own: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of C sibling candidates over the prefix and themselves; see `sibling_attention_ref`."""
+    return sibling_attention_ref(q, k_cache, v_cache, k_own, v_own, lengths, scale, window, softcap, sinks)
+
+
+@sibling_attention.register_fake
+def _(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_own: torch.Tensor,
+    v_own: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    return q.new_empty(q.shape)
+
+
+@torch.library.custom_op("caw::commit_kv", mutates_args=("store", "lengths"))
+def commit_kv(
+    store: torch.Tensor, scratch: torch.Tensor, choice: torch.Tensor, lengths: torch.Tensor, active: torch.Tensor
+) -> None:
+    """Commit the chosen sibling's keys and values in place; see `commit_kv_ref`."""
+    commit_kv_ref(store, scratch, choice, lengths, active)
+
+
+@commit_kv.register_fake
+def _(
+    store: torch.Tensor, scratch: torch.Tensor, choice: torch.Tensor, lengths: torch.Tensor, active: torch.Tensor
+) -> None:
+    return None

@@ -54,3 +54,7 @@ class Record:
             torch.where(m, other.probs, self.probs),
             torch.where(mask, other.logsumexp, self.logsumexp),
         )
+
+    def take(self, rows: torch.Tensor) -> Record:
+        """The rows int64 [R] as a record of their own."""
+        return Record(self.values[rows], self.ids[rows], self.probs[rows], self.logsumexp[rows])

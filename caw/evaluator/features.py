@@ -25,8 +25,8 @@ class FeatureSpec:
 
     previous, next: N- and N+, how many positions before and after the current one.
     k: probabilities kept per position, sorted descending.
-    transform: "raw" probabilities (the paper), "log" of them (floor 1e-10), "gap" = log of the largest minus log of each,
-        with the largest itself kept as its log.
+    transform: "raw" probabilities (the paper), "log" of them (floor 1e-10), "gap" = log of the largest minus log of
+        each, with the largest itself kept as its log.
     """
 
     previous: int = 1
@@ -61,8 +61,8 @@ class FeatureSpec:
         """Raise ValueError unless the decoder can supply this window and K."""
         if self.previous > DECODABLE_PREVIOUS or self.next > DECODABLE_NEXT or self.k > RECORD_SIZE:
             raise ValueError(
-                f"decoding supplies windows up to ({DECODABLE_PREVIOUS}, {DECODABLE_NEXT}) of {RECORD_SIZE} values, got "
-                f"({self.previous}, {self.next}) of {self.k}; train an evaluator with previous=1, next=1, k={RECORD_SIZE}"
+                f"decoding supplies windows up to ({DECODABLE_PREVIOUS}, {DECODABLE_NEXT}) of {RECORD_SIZE} values, "
+                f"got ({self.previous}, {self.next}) of {self.k}; train an evaluator with previous=1, next=1"
             )
 
     def assemble(self, records: Sequence[Record]) -> torch.Tensor:

@@ -80,7 +80,9 @@ class Evaluator(torch.nn.Module):
             network = cls(spec, int(metadata["hidden"]), json.loads(metadata["provenance"]))
             network.load_state_dict(tensors)
         except (KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
-            raise ValueError(f"expected evaluator weights that Evaluator.save wrote in {path}, found {error}") from error
+            raise ValueError(
+                f"expected evaluator weights that Evaluator.save wrote in {path}, found {error}"
+            ) from error
         return network.eval().requires_grad_(False)
 
 

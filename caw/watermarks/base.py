@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -56,8 +56,8 @@ class Watermark(ABC):
 
     key: int | str | bytes = field(repr=False)
 
-    name = "watermark"
-    null: Literal["binomial", "gamma"] = "binomial"
+    name: ClassVar[str] = "watermark"
+    null: ClassVar[Literal["binomial", "gamma"]] = "binomial"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", prf.normalize_key(self.key))

@@ -9,7 +9,7 @@ scales the noise ("scale"). A token's score is -log(1 - F), Gamma(1, 1) distribu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -44,8 +44,8 @@ class EXP(Watermark):
     format: str = "native"
     vocab_size: int | None = None
 
-    name = "exp"
-    null = "gamma"
+    name: ClassVar[str] = "exp"
+    null: ClassVar[Literal["binomial", "gamma"]] = "gamma"
 
     def validate(self) -> None:
         require_format(self.format, ("native",))
@@ -88,6 +88,4 @@ class EXP(Watermark):
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         contexts = self.contexts(ids)
         u = prf.uniform(prf.context_words(self.secret, contexts, ids[:, None])[:, 0])
-        return TokenScores(
-            values=-torch.log1p(-u), evidence=contexts, scored=torch.ones_like(ids, dtype=torch.bool)
-        )
+        return TokenScores(values=-torch.log1p(-u), evidence=contexts, scored=torch.ones_like(ids, dtype=torch.bool))

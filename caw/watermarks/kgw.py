@@ -13,7 +13,7 @@ token alone and repeat all through a text. What counts as evidence once is (cont
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -47,7 +47,7 @@ class KGW(GreenList):
     format: str = "native"
     vocab_size: int | None = None
 
-    name = "kgw"
+    name: ClassVar[str] = "kgw"
 
     def validate(self) -> None:
         super().validate()

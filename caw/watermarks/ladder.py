@@ -113,9 +113,7 @@ def race_ladder_top_k(ids: torch.Tensor, race: torch.Tensor, top_k: int, max_str
     return _compact(ids, ranks[:width].to(ids.device).expand_as(race), is_record, "top_k", float(top_k))
 
 
-def race_ladder_scale(
-    ids: torch.Tensor, start: torch.Tensor, slope: torch.Tensor, max_strength: float
-) -> Ladder:
+def race_ladder_scale(ids: torch.Tensor, start: torch.Tensor, slope: torch.Tensor, max_strength: float) -> Ladder:
     """Upper envelope on (0, max_strength] of the lines start + strength * slope, float64 [B, K] (-inf start = out).
 
     Column 0 of `ids` must be the winner at strength 0. Where several lines meet, the steepest goes on, then the

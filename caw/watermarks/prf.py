@@ -63,9 +63,7 @@ def absorb_context(key: int, context: Sequence[Any]) -> Words:
 def token_word(key: int, state: Words, token: Any) -> Any:
     """The 32-bit word of `token` under an absorbed context; shapes broadcast."""
     token = token & MASK
-    words = philox4x32(
-        (token >> 2, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN
-    )
+    words = philox4x32((token >> 2, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN)
     return _pick(words, token & 3)
 
 

@@ -7,6 +7,7 @@ Each distinct token of a text is evidence once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -34,7 +35,7 @@ class Unigram(GreenList):
     format: str = "native"
     vocab_size: int | None = None
 
-    name = "unigram"
+    name: ClassVar[str] = "unigram"
 
     def validate(self) -> None:
         super().validate()

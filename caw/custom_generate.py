@@ -1,0 +1,145 @@
+"""The transformers way in: model.generate(**inputs, custom_generate=caw.decode, watermark=..., policy=...).
+
+transformers prepares inputs, generation config, logits processors and stopping criteria; the decoding is this
+library's. transformers drops `streamer=` for callables, so a streamer comes as `caw_streamer=`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.generation import GenerateDecoderOnlyOutput
+
+from caw.decoding.attention import caw_attention
+from caw.decoding.prompts import fit_budget
+from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings
+from caw.decoding.slots import Decoder, candidate_slots
+from caw.decoding.state import DecodeState
+from caw.generate import check_policy
+from caw.policies import Policy
+from caw.watermarks import Watermark
+
+
+def decode(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any = None,
+    stopping_criteria: Any = None,
+    generation_config: Any = None,
+    watermark: Watermark | None = None,
+    policy: Policy | None = None,
+    branching: Branching = "tree",
+    seed: int | None = None,
+    caw_streamer: Any = None,
+    **model_kwargs: Any,
+) -> Any:
+    """Decode with a watermark inside `model.generate`.
+
+    Args:
+        input_ids: int64 [B, T], left-padded where `attention_mask` says so.
+        watermark, policy, branching: as in `caw.generate`.
+        seed: of the sampling noise; None draws one from torch's generator, so torch.manual_seed governs it.
+        caw_streamer: a transformers streamer; one sequence only.
+
+    Returns:
+        int64 [B, T + new] with padding after each end, or GenerateDecoderOnlyOutput if the config asks for it.
+
+    Raises ValueError for beam search and for settings that cannot be honoured.
+    """
+    _check(generation_config, input_ids, caw_streamer)
+    policy = check_policy(policy, model)
+    batch, length = input_ids.shape
+    prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
+    settings = _settings(generation_config, length, branching, seed, watermark, policy)
+    budgets = [fit_budget(model, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
+    capacity = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
+    outputs: list[list[int]] = [[] for _ in prompts]
+
+    def on_token(index: int, tokens: list[int]) -> bool:
+        if caw_streamer is not None:
+            caw_streamer.put(torch.tensor(tokens[-1:]))
+        row = torch.cat([input_ids[index], input_ids.new_tensor(tokens)])[None]
+        return bool(stopping_criteria(row, None).all()) if stopping_criteria else False
+
+    try:
+        with caw_attention(model):
+            decoder = Decoder(model, watermark, policy, settings, batch, capacity, keep_rows=True)
+            if logits_processor:
+                decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state)
+            for sequence in decoder.run(prompts, budgets, on_token):
+                outputs[sequence.index] = sequence.tokens
+    finally:
+        if caw_streamer is not None:
+            caw_streamer.end()
+    sequences = _padded(input_ids, outputs, _pad_id(generation_config, settings))
+    return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+
+
+class _ProcessorWarper:
+    """transformers' processors as a warper: they want the whole ids of each row, prompt included."""
+
+    def __init__(self, processors: Any, input_ids: torch.Tensor, state: DecodeState) -> None:
+        self.processors, self.input_ids, self.state = processors, input_ids, state
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        out = logits.clone()
+        # a row can lag a token behind the others (see Stepper); processors get rows of one length at a time
+        for count in torch.unique(self.state.counts).tolist():
+            rows = (self.state.counts == count).nonzero()[:, 0]
+            new = self.state.padded_tokens[rows, self.state.window : self.state.window + count]
+            out[rows] = self.processors(torch.cat([self.input_ids[rows], new], dim=1), logits[rows].clone())
+        return out
+
+
+def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
+    if config is None:
+        raise TypeError("decode is called by model.generate(custom_generate=caw.decode), got no generation_config")
+    if (config.num_beams or 1) > 1:
+        raise ValueError(f"num_beams must be 1 for watermarked decoding, got {config.num_beams}; leave it out")
+    if streamer is not None and input_ids.shape[0] != 1:
+        raise ValueError(f"a streamer shows one text, so the batch must be 1, got {input_ids.shape[0]}")
+
+
+def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[list[int]]:
+    """Left-padded rows to plain id lists."""
+    if attention_mask is None:
+        return input_ids.tolist()
+    prompts = [row[mask.bool()].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)]
+    if not all(prompts):
+        raise ValueError(f"every prompt must have a token, row {prompts.index([])} is all padding; drop it")
+    return prompts
+
+
+def _settings(
+    config: Any, length: int, branching: Branching, seed: int | None, watermark: Watermark | None, policy: Policy
+) -> DecodeSettings:
+    eos = config.eos_token_id
+    ends = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+    if seed is None:
+        seed = int(torch.randint(0, 1 << 62, ()).item()) if config.do_sample else 0
+    most = DecodeSettings(slots=MAX_SLOTS, branching=branching)
+    # as many slots as the ladder can have rungs, so that rows do not lag one another
+    rungs = watermark.max_candidates if watermark is not None else 1
+    slots = max(1, min(candidate_slots(watermark, policy, most), rungs))
+    return DecodeSettings(
+        max_new_tokens=config.max_length - length,
+        branching=branching,
+        do_sample=bool(config.do_sample),
+        seed=seed,
+        slots=slots,
+        eos_token_ids=ends,
+        trace=False,
+    )
+
+
+def _pad_id(config: Any, settings: DecodeSettings) -> int:
+    if config.pad_token_id is not None:
+        return int(config.pad_token_id)
+    return settings.eos_token_ids[0] if settings.eos_token_ids else 0
+
+
+def _padded(input_ids: torch.Tensor, outputs: list[list[int]], pad: int) -> torch.Tensor:
+    longest = max(len(o) for o in outputs)
+    new = [o + [pad] * (longest - len(o)) for o in outputs]
+    return torch.cat([input_ids, input_ids.new_tensor(new)], dim=1)

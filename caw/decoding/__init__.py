@@ -1,0 +1,1 @@
+"""Decoding: prefill, the step, the slots; how watermark, policy and model meet."""

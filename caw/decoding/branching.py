@@ -1,0 +1,60 @@
+"""How the look-ahead runs: all candidates in one forward (tree), or the paper's two baselines.
+
+tree        one forward of Q siblings per sequence
+sequential  Q forwards of one candidate per sequence
+batch       one forward of B * Q one-token rows, each with a copy of the prefix of its own
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from caw.decoding.attention import StepLayout
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.settings import Branching
+
+
+def forward_candidates(
+    model: Any, cache: SiblingCache, candidates: torch.Tensor, branching: Branching, limit: int
+) -> torch.Tensor:
+    """Next-position logits of every candidate.
+
+    Args:
+        candidates: int64 [B, Q], siblings at position cache.lengths[b]; their keys and values land in scratch.
+        limit: places of the cache that any sequence uses; the rest is not read.
+
+    Returns:
+        float32 [B, Q, V].
+    """
+    if branching == "batch":
+        return _forward_batch(model, cache, candidates, limit)
+    if branching == "tree":
+        return _forward(model, cache, candidates, cache.lengths, limit, slot=0)
+    parts = [
+        _forward(model, cache, column[:, None], cache.lengths, limit, slot=j)
+        for j, column in enumerate(candidates.unbind(dim=1))
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def _forward_batch(model: Any, cache: SiblingCache, candidates: torch.Tensor, limit: int) -> torch.Tensor:
+    batch, count = candidates.shape
+    rows = candidates.T.reshape(batch * count, 1)  # copy-major, as the cache keeps its copies
+    logits = _forward(model, cache, rows, cache.lengths.repeat(count), limit, slot=0)
+    return logits.view(count, batch, -1).transpose(0, 1)
+
+
+def _forward(
+    model: Any, cache: SiblingCache, tokens: torch.Tensor, lengths: torch.Tensor, limit: int, slot: int
+) -> torch.Tensor:
+    cache.begin_forward(slot)
+    output = model(
+        tokens,
+        position_ids=lengths[:, None].expand_as(tokens),
+        past_key_values=cache,
+        use_cache=True,
+        caw_layout=StepLayout(cache, lengths, limit),
+    )
+    return output.logits.float()

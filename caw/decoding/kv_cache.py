@@ -1,0 +1,145 @@
+"""The cache of keys and values: committed tokens in the store, candidates of the present step in scratch.
+
+    store   [L, 2, R, HK, S, D]   row r holds its first lengths[r] tokens, left-aligned
+    scratch [L, 2, R, C, HK, D]   keys and values of the C candidates of one step
+
+The store never holds a rejected sibling: commit copies the chosen one. R = B, or B * copies for the batch baseline
+(copy-major), which keeps one copy of the prefix for each candidate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+from caw import ops
+
+
+class SiblingLayer(CacheLayerMixin):
+    """One layer's face to transformers: takes the new keys and values, hands them straight back.
+
+    The committed prefix goes to the attention function through the layout, so that nothing is concatenated.
+    """
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, owner: SiblingCache, index: int) -> None:
+        super().__init__()
+        self.owner, self.index = owner, index
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.owner.allocate(key_states, value_states)
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.owner.put(self.index, key_states, value_states)
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        # only consulted where a mask is built, which our attention function never asks for
+        return int(query_length), 0
+
+    def get_seq_length(self) -> int:
+        return 0  # position ids are always given
+
+    def get_max_length(self) -> int:
+        return self.owner.capacity
+
+    def get_max_cache_shape(self) -> int:
+        return self.owner.capacity
+
+
+class SiblingCache(Cache):
+    """Keys and values of B sequences with C candidate slots each.
+
+    Args:
+        num_layers: L. batch: B. capacity: S, tokens a sequence can hold. slots: C.
+        copies: 1, or how many copies of each prefix the batch baseline keeps.
+        device: where lengths live; keys and values follow the model.
+    """
+
+    def __init__(
+        self, num_layers: int, batch: int, capacity: int, slots: int, device: torch.device, copies: int = 1
+    ) -> None:
+        self.num_layers, self.batch, self.capacity, self.slots, self.copies = num_layers, batch, capacity, slots, copies
+        self.store: torch.Tensor | None = None
+        self.scratch: torch.Tensor | None = None
+        self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+        self._prefill_rows: torch.Tensor | None = None
+        self._slot = 0
+        super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.copies
+
+    def allocate(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Make store and scratch for keys and values shaped [rows, HK, tokens, D]; a second call changes nothing."""
+        if self.store is not None:
+            return
+        if key.shape != value.shape:
+            raise NotImplementedError(
+                f"keys and values must have one shape, got {tuple(key.shape)} and {tuple(value.shape)}; this "
+                "architecture (latent attention) is not supported"
+            )
+        heads, dim = key.shape[1], key.shape[3]
+        self.store = key.new_zeros(self.num_layers, 2, self.rows, heads, self.capacity, dim)
+        slots = 1 if self.copies > 1 else self.slots
+        self.scratch = key.new_zeros(self.num_layers, 2, self.rows, slots, heads, dim)
+
+    def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step."""
+        assert self.store is not None and self.scratch is not None
+        if self._prefill_rows is not None:
+            tokens = key.shape[2]
+            self.store[layer, 0, self._prefill_rows, :, :tokens] = key
+            self.store[layer, 1, self._prefill_rows, :, :tokens] = value
+            return
+        end = self._slot + key.shape[2]
+        self.scratch[layer, 0, : key.shape[0], self._slot : end] = key.transpose(1, 2)
+        self.scratch[layer, 1, : key.shape[0], self._slot : end] = value.transpose(1, 2)
+
+    def begin_prefill(self, rows: torch.Tensor) -> None:
+        """The next forward fills these rows (int64 [R']) from position 0; right padding is written but never read."""
+        self._prefill_rows = rows
+
+    def end_prefill(self, lengths: torch.Tensor) -> None:
+        """The prompts of the rows just filled have these lengths (int64 [R'])."""
+        assert self._prefill_rows is not None and self.store is not None
+        rows, self._prefill_rows = self._prefill_rows, None
+        self.lengths[rows] = lengths
+        for copy in range(1, self.copies):
+            self.store[:, :, rows + copy * self.batch] = self.store[:, :, rows]
+
+    def begin_forward(self, slot: int = 0) -> None:
+        """The next forward carries candidates slot, slot + 1, … of each sequence."""
+        self._slot = slot
+
+    def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
+        """Append candidate choice[b] (int64 [B]) to sequence b where active (bool [B])."""
+        assert self.store is not None and self.scratch is not None
+        if self.copies == 1:
+            ops.commit_kv(self.store, self.scratch, choice, self.lengths, active)
+            return
+        sequence = torch.arange(self.batch, device=choice.device)
+        picked = self.scratch[:, :, choice * self.batch + sequence]  # [L, 2, B, 1, HK, D]
+        before = self.lengths.clone()
+        for copy in range(self.copies):
+            part = self.store[:, :, copy * self.batch : (copy + 1) * self.batch]
+            self.lengths.copy_(before)
+            ops.commit_kv(part, picked, torch.zeros_like(choice), self.lengths, active)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop every sequence but `rows` (int64 [B'])."""
+        assert self.store is not None and self.scratch is not None
+        all_rows = torch.cat([rows + copy * self.batch for copy in range(self.copies)])
+        self.store, self.scratch = self.store[:, :, all_rows], self.scratch[:, :, all_rows]
+        self.lengths, self.batch = self.lengths[rows], rows.numel()

@@ -1,0 +1,61 @@
+"""Sampling as one perturbed argmax: warped logits plus one Gumbel draw per vocabulary entry.
+
+The draws come from the sequence's own stream, a counter-based function of (seed, prompt, position, token), never
+from the watermark's key and never from a global generator: a text does not depend on its batch or on its neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from caw.decoding.settings import DecodeSettings
+from caw.watermarks import prf
+
+DOMAIN = b"caw/sample"
+# takes plain logits float32 [B, V], returns warped ones; -inf = excluded
+Warper = Callable[[torch.Tensor], torch.Tensor]
+
+
+def make_warper(settings: DecodeSettings) -> Warper | None:
+    """Temperature, top-k, top-p in transformers' order; None if they change nothing or decoding is greedy."""
+    if not settings.do_sample:
+        return None
+    processors = LogitsProcessorList()
+    if settings.temperature != 1.0:
+        processors.append(TemperatureLogitsWarper(float(settings.temperature)))
+    if settings.top_k > 0:
+        processors.append(TopKLogitsWarper(settings.top_k))
+    if settings.top_p < 1.0:
+        processors.append(TopPLogitsWarper(settings.top_p))
+    if not processors:
+        return None
+    return lambda logits: processors(torch.empty(logits.shape[0], 0, dtype=torch.int64), logits)
+
+
+def gumbel_noise(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Standard Gumbel draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2]."""
+    key = prf.derive_key(seed, DOMAIN)
+    words = prf.vocabulary_words(key, torch.cat([streams, positions[:, None]], dim=1), vocab_size)
+    # all 32 bits: 24 would cap the noise at 16.6, within reach of a 100k vocabulary
+    u = (words.double() + 0.5) / 4294967296.0
+    return -torch.log(-torch.log(u)).float()
+
+
+def stream_ids(prompts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """One stream per prompt: two 32-bit words from a hash of its ids and of how often it occurred before.
+
+    Independent of the order of different prompts; the same prompt given twice gets two streams.
+    """
+    seen: dict[tuple[int, ...], int] = {}
+    streams = []
+    for prompt in prompts:
+        ids = tuple(prompt)
+        occurrence = seen.get(ids, 0)
+        seen[ids] = occurrence + 1
+        digest = hashlib.sha256(repr((occurrence, ids)).encode()).digest()
+        streams.append((int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")))
+    return streams

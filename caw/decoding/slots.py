@@ -1,0 +1,186 @@
+"""Many prompts through a fixed number of slots: a finished sequence's slot is refilled while the others go on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.prefill import prefill
+from caw.decoding.sampling import make_warper, stream_ids
+from caw.decoding.settings import MAX_SLOTS, DecodeSettings
+from caw.decoding.state import DecodeState
+from caw.decoding.step import Stepper, StepResult
+from caw.decoding.support import check_model
+from caw.decoding.trace import SequenceTrace, TokenTrace
+from caw.policies import CapacityPolicy, Policy
+from caw.watermarks import Watermark
+
+DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
+
+# called with (index of the prompt, its tokens so far) after each token; True ends the sequence
+StopCheck = Callable[[int, list[int]], bool]
+
+
+@dataclass
+class ActiveSequence:
+    """A sequence being decoded: which prompt, what came out, why it ended ("eos", "length", "stop" or "")."""
+
+    index: int
+    budget: int
+    tokens: list[int] = field(default_factory=list)
+    trace: SequenceTrace = field(default_factory=SequenceTrace)
+    finish_reason: str = ""
+
+
+class Decoder:
+    """Decodes prompts with one model, watermark and policy.
+
+    Args:
+        model: a transformers causal LM inside `caw_attention(model)`.
+        batch: slots of sequences. capacity: tokens (prompt + new) a slot can hold.
+        keep_rows: never drop empty slots, so that row b stays sequence b.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        watermark: Watermark | None,
+        policy: Policy,
+        settings: DecodeSettings,
+        batch: int,
+        capacity: int,
+        keep_rows: bool = False,
+    ) -> None:
+        config = check_model(model)
+        if watermark is not None:
+            watermark.check_strength(policy.max_strength)
+        self.device = model.get_input_embeddings().weight.device
+        slots = candidate_slots(watermark, policy, settings)
+        self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings))
+        self.keep_rows = keep_rows
+        copies = slots if settings.branching == "batch" else 1
+        self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies)
+        self.history = history_needed(policy)
+        window = watermark.window if watermark is not None else 0
+        self.state = DecodeState.empty(
+            batch, vocabulary_size(model), self.history, window, settings.max_new_tokens, self.device
+        )
+        self.slots: list[ActiveSequence | None] = [None] * batch
+
+    @property
+    def settings(self) -> DecodeSettings:
+        return self.stepper.settings
+
+    @torch.inference_mode()
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+        on_token: StopCheck | None = None,
+    ) -> Iterator[ActiveSequence]:
+        """Decode every prompt (non-empty id lists); yields sequences as they finish.
+
+        budgets: most new tokens of each prompt.
+        """
+        streams = stream_ids(prompts)
+        waiting = deque(range(len(prompts)))
+        while True:
+            self._refill(waiting, prompts, budgets, streams)
+            if all(slot is None for slot in self.slots):
+                return
+            result = self.stepper.step(self.state, self.cache)
+            yield from self._collect(result, on_token)
+            if not waiting and not self.keep_rows:
+                self._shrink()
+
+    def _refill(
+        self,
+        waiting: deque[int],
+        prompts: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+        streams: Sequence[tuple[int, int]],
+    ) -> None:
+        free = [row for row, slot in enumerate(self.slots) if slot is None][: len(waiting)]
+        if not free:
+            return
+        chosen = [waiting.popleft() for _ in free]
+        logits, records = prefill(self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history)
+        rows = torch.tensor(free, device=self.device)
+        self.state.start(rows, logits, records, torch.tensor([streams[i] for i in chosen], device=self.device))
+        for row, index in zip(free, chosen, strict=True):
+            self.slots[row] = ActiveSequence(index, budgets[index])
+
+    def _collect(self, result: StepResult, on_token: StopCheck | None) -> Iterator[ActiveSequence]:
+        """Hand the step's tokens to their sequences; free the slots of those that ended."""
+        emitted, tokens = result.emitted.tolist(), result.tokens.tolist()
+        details = _trace_columns(result) if self.settings.trace else None
+        for row, sequence in enumerate(self.slots):
+            if sequence is None or not emitted[row]:
+                continue
+            sequence.tokens.append(tokens[row])
+            if details is not None:
+                sequence.trace.append(details(row, tokens[row]))
+            stopped = on_token is not None and on_token(sequence.index, sequence.tokens)
+            if tokens[row] in self.settings.eos_token_ids:
+                sequence.finish_reason = "eos"
+            elif stopped:
+                sequence.finish_reason = "stop"
+            elif len(sequence.tokens) >= sequence.budget:
+                sequence.finish_reason = "length"
+            if sequence.finish_reason:
+                self.slots[row] = None
+                self.state.active[row] = False
+                self.cache.lengths[row] = 0  # an empty slot reads no prefix
+                yield sequence
+
+    def _shrink(self) -> None:
+        """With nothing left to refill, drop empty slots once they are half of all: they cost as much as others."""
+        used = [row for row, slot in enumerate(self.slots) if slot is not None]
+        if used and 2 * len(used) <= len(self.slots):
+            rows = torch.tensor(used, device=self.device)
+            self.state.keep(rows)
+            self.cache.keep(rows)
+            self.slots = [self.slots[row] for row in used]
+
+
+def candidate_slots(watermark: Watermark | None, policy: Policy, settings: DecodeSettings) -> int:
+    """C: how many candidates one forward carries at most."""
+    if watermark is None or not policy.looks_ahead:
+        return 1
+    if settings.slots is not None:
+        return settings.slots
+    if watermark.rule == "reweight":
+        return 2
+    most = watermark.max_candidates
+    if watermark.rule == "top_k":
+        most = max(1, round(policy.max_strength * watermark.full))
+    return min(most, DEFAULT_EXP_SLOTS, MAX_SLOTS)
+
+
+def history_needed(policy: Policy) -> int:
+    """N-: how many earlier distributions the policy's evaluator reads."""
+    if not isinstance(policy, CapacityPolicy):
+        return 0
+    policy.network.spec.check_decodable()
+    return policy.network.spec.previous
+
+
+def vocabulary_size(model: Any) -> int:
+    """V: the width of the model's logits, which may exceed the tokenizer's."""
+    head = model.get_output_embeddings()
+    return head.weight.shape[0] if head is not None else model.config.get_text_config(decoder=True).vocab_size
+
+
+def _trace_columns(result: StepResult) -> Callable[[int, int], TokenTrace]:
+    capacity, strength = result.capacity.tolist(), result.strength.tolist()
+    counts, choice, candidates = result.counts.tolist(), result.choice.tolist(), result.candidates.tolist()
+
+    def row_trace(row: int, token: int) -> TokenTrace:
+        return TokenTrace(token, capacity[row], strength[row], tuple(candidates[row][: counts[row]]), choice[row])
+
+    return row_trace

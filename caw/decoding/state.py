@@ -1,0 +1,101 @@
+"""What decoding knows of its B sequences between two steps; every tensor is updated in place or replaced whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from caw.record import Record
+from caw.watermarks.base import MISSING
+
+
+@dataclass
+class DecodeState:
+    """B slots.
+
+    logits: float32 [B, V], l_i, the model's own for the next position.
+    current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
+    padded_tokens: int64 [B, W + max_new_tokens]; W leading -1, then the generated tokens, -1 beyond.
+    counts: int64 [B], tokens generated. active: bool [B]. streams: int64 [B, 2], see `sampling`.
+    pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
+    pending_strength, pending_capacity: float32 [B], what it was chosen with.
+    """
+
+    logits: torch.Tensor
+    current: Record
+    history: list[Record]
+    padded_tokens: torch.Tensor
+    counts: torch.Tensor
+    active: torch.Tensor
+    streams: torch.Tensor
+    pending: torch.Tensor
+    pending_strength: torch.Tensor
+    pending_capacity: torch.Tensor
+    window: int
+
+    @classmethod
+    def empty(
+        cls, batch: int, vocab_size: int, history: int, window: int, max_new_tokens: int, device: torch.device
+    ) -> DecodeState:
+        return cls(
+            logits=torch.zeros(batch, vocab_size, device=device),
+            current=Record.empty(batch, device),
+            history=[Record.empty(batch, device) for _ in range(history)],
+            padded_tokens=torch.full((batch, window + max_new_tokens), MISSING, dtype=torch.int64, device=device),
+            counts=torch.zeros(batch, dtype=torch.int64, device=device),
+            active=torch.zeros(batch, dtype=torch.bool, device=device),
+            streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
+            pending=torch.full((batch,), MISSING, dtype=torch.int64, device=device),
+            pending_strength=torch.zeros(batch, device=device),
+            pending_capacity=torch.zeros(batch, device=device),
+            window=window,
+        )
+
+    @property
+    def batch(self) -> int:
+        return self.counts.shape[0]
+
+    def contexts(self) -> torch.Tensor:
+        """The last W generated tokens of each sequence, int64 [B, W], -1 where there are none."""
+        offsets = torch.arange(self.window, device=self.counts.device)
+        return self.padded_tokens.gather(1, self.counts[:, None] + offsets[None])
+
+    def context_repeats(self, context: torch.Tensor) -> torch.Tensor:
+        """Whether the context [B, W] already stood before an earlier token of the same output, bool [B]."""
+        windows = self.padded_tokens.unfold(1, self.window, 1)[:, :-1]  # [B, max_new_tokens, W]
+        earlier = torch.arange(windows.shape[1], device=context.device)[None] < self.counts[:, None]
+        return ((windows == context[:, None]).all(dim=-1) & earlier).any(dim=1)
+
+    def start(self, rows: torch.Tensor, logits: torch.Tensor, records: list[Record], streams: torch.Tensor) -> None:
+        """Begin new sequences in `rows` (int64 [R]): logits [R, V] of position i, records of p_i, p_{i-1}, ..."""
+        self.logits[rows] = logits
+        self.current.write(rows, records[0])
+        for kept, record in zip(self.history, records[1:], strict=True):
+            kept.write(rows, record)
+        self.padded_tokens[rows], self.counts[rows], self.active[rows] = MISSING, 0, True
+        self.streams[rows], self.pending[rows] = streams, MISSING
+
+    def emit(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Append tokens int64 [B] where emitted (bool [B])."""
+        place = (self.counts + self.window).clamp(max=self.padded_tokens.shape[1] - 1)[:, None]
+        kept = self.padded_tokens.gather(1, place)
+        self.padded_tokens.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))
+        self.counts += emitted
+
+    def advance(self, moved: torch.Tensor, logits: torch.Tensor, record: Record) -> None:
+        """Move to position i + 1 where moved (bool [B]): its logits [B, V] and record."""
+        for k in range(len(self.history) - 1, 0, -1):
+            self.history[k] = self.history[k].where(moved, self.history[k - 1])
+        if self.history:
+            self.history[0] = self.history[0].where(moved, self.current)
+        self.current = self.current.where(moved, record)
+        self.logits = torch.where(moved[:, None], logits, self.logits)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop every slot but `rows` (int64 [B'])."""
+        for name in ("logits", "padded_tokens", "counts", "active", "streams", "pending", "pending_strength",
+                     "pending_capacity"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[rows])
+        self.current = self.current.take(rows)
+        self.history = [record.take(rows) for record in self.history]

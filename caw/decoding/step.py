@@ -1,0 +1,191 @@
+"""One step of decoding, in the order of the algorithm: ladder, look ahead, evaluate, strength, select, commit.
+
+Every (watermark, policy) pair is this one loop; no watermark at all is a ladder of one candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caw.decoding.branching import forward_candidates
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.sampling import Warper, gumbel_noise
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.state import DecodeState
+from caw.evaluator import Evaluator
+from caw.policies import CapacityPolicy, Policy, Signals
+from caw.record import Record
+from caw.watermarks import Position, Watermark
+from caw.watermarks.ladder import Ladder, original_only
+
+
+@dataclass
+class StepResult:
+    """What one step did; B sequences, int64/float32/bool [B] on the model's device.
+
+    emitted: which sequences got a token. tokens: the token. choice: its index in candidates [B, M] (counts valid).
+    strength, capacity: float32; capacity is NaN where it was not evaluated.
+    forwarded: candidates the forward carried per sequence.
+    """
+
+    emitted: torch.Tensor
+    tokens: torch.Tensor
+    choice: torch.Tensor
+    candidates: torch.Tensor
+    counts: torch.Tensor
+    strength: torch.Tensor
+    capacity: torch.Tensor
+    forwarded: int
+
+
+@dataclass
+class Stepper:
+    """Everything a step needs that does not change between steps."""
+
+    model: Any
+    watermark: Watermark | None
+    policy: Policy
+    settings: DecodeSettings
+    slots: int
+    warper: Warper | None
+
+    @property
+    def evaluator(self) -> Evaluator | None:
+        return self.policy.network if isinstance(self.policy, CapacityPolicy) else None
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.watermark is not None and self.policy.looks_ahead
+
+    def step(self, state: DecodeState, cache: SiblingCache) -> StepResult:
+        """Decode one token of every active sequence; mutates state and cache."""
+        ladder = self._resume(state, self.ladder(state))
+        if self.looks_ahead:
+            return self._choose_after_forward(state, cache, ladder)
+        return self._choose_before_forward(state, cache, ladder)
+
+    # 1. Ladder -------------------------------------------------------------------------------------------------
+
+    def ladder(self, state: DecodeState) -> Ladder:
+        """Candidates of the next position from the logits the choice is made from."""
+        scores, warped = self._choice_logits(state)
+        record = state.current if scores is state.logits else Record.from_logits(scores)
+        if self.watermark is None:
+            return original_only(record.ids[:, 0], 1, "reweight", 0.0)
+        race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
+        context = state.contexts()
+        ladder = self.watermark.ladder(Position(record, race, scores, context), self.policy.max_strength)
+        if self.watermark.deduplicates:
+            return ladder.only_original(state.context_repeats(context))
+        return ladder
+
+    def _choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logits the choice is made from, the same without sampling noise), float32 [B, V]."""
+        warped = state.logits
+        if self.settings.min_new_tokens and self.settings.eos_token_ids:
+            too_early = state.counts < self.settings.min_new_tokens
+            if bool(too_early.any()):
+                warped = warped.clone()
+                ends = torch.tensor(self.settings.eos_token_ids, device=warped.device)
+                warped[:, ends] = torch.where(too_early[:, None], -torch.inf, warped[:, ends])
+        if self.warper is not None:
+            warped = self.warper(warped)
+        if not self.settings.do_sample:
+            return warped, warped
+        noise = gumbel_noise(self.settings.seed, state.streams, state.counts, warped.shape[1])
+        return warped + noise, warped
+
+    def _resume(self, state: DecodeState, ladder: Ladder) -> Ladder:
+        """Where the last step chose a token it had not forwarded, that token is now the only candidate."""
+        waiting = state.pending >= 0
+        if not bool(waiting.any()):
+            return ladder
+        resumed = ladder.only_original(waiting)
+        resumed.candidates = torch.where(waiting[:, None], state.pending[:, None], resumed.candidates)
+        return resumed
+
+    # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------
+
+    def _choose_after_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        # rows with fewer candidates carry their original again: rectangular, and its result is not used
+        width = min(int(ladder.counts.max()), self.slots)
+        logits = self._forward(cache, ladder.candidates[:, :width])
+        following = Record.from_logits(logits[:, 0])
+        waiting = state.pending >= 0
+        if width > 1 or self.settings.trace:
+            capacity = torch.where(waiting, state.pending_capacity, self._evaluate(state, following))
+            strength = self.policy.strength(Signals(state.current, state.logits, capacity))
+        else:  # one candidate everywhere: no strength could change the choice
+            capacity = torch.full_like(state.pending_capacity, torch.nan)
+            strength = torch.zeros_like(capacity)
+        strength = torch.where(waiting, state.pending_strength, strength)
+        choice = ladder.select(strength)
+        overflow = (choice >= width) & state.active
+        state.pending = torch.where(overflow, _column(ladder.candidates, choice), -1)
+        state.pending_strength, state.pending_capacity = strength, capacity
+        emitted = state.active & ~overflow
+        slot = torch.where(overflow, 0, choice)
+        cache.commit(slot, emitted)
+        result = self._emit(state, ladder, choice, strength, capacity, emitted, width)
+        self._advance(state, logits, following, slot, emitted)
+        return result
+
+    def _choose_before_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        if self.watermark is None:
+            strength = torch.zeros_like(state.pending_strength)
+        else:
+            strength = self.policy.strength(Signals(state.current, state.logits))
+        choice = ladder.select(strength)
+        emitted = state.active.clone()
+        capacity = torch.full_like(strength, torch.nan)
+        result = self._emit(state, ladder, choice, strength, capacity, emitted, 1)
+        logits = self._forward(cache, result.tokens[:, None])
+        first = torch.zeros_like(choice)
+        cache.commit(first, emitted)
+        self._advance(state, logits, Record.from_logits(logits[:, 0]), first, emitted)
+        return result
+
+    def _forward(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
+        return forward_candidates(
+            self.model, cache, candidates, self.settings.branching, limit=int(cache.lengths.max())
+        )
+
+    def _evaluate(self, state: DecodeState, following: Record) -> torch.Tensor:
+        """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token."""
+        assert self.evaluator is not None
+        spec = self.evaluator.spec
+        window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
+        return self.evaluator(spec.assemble(window))
+
+    def _emit(
+        self,
+        state: DecodeState,
+        ladder: Ladder,
+        choice: torch.Tensor,
+        strength: torch.Tensor,
+        capacity: torch.Tensor,
+        emitted: torch.Tensor,
+        forwarded: int,
+    ) -> StepResult:
+        tokens = _column(ladder.candidates, choice)
+        state.emit(tokens, emitted)
+        return StepResult(emitted, tokens, choice, ladder.candidates, ladder.counts, strength, capacity, forwarded)
+
+    def _advance(
+        self, state: DecodeState, logits: torch.Tensor, following: Record, slot: torch.Tensor, moved: torch.Tensor
+    ) -> None:
+        """The chosen candidate's logits become l_{i+1}; its record is read only where it is not the original's."""
+        changed = (slot > 0).nonzero()[:, 0]
+        rows = torch.arange(slot.shape[0], device=slot.device)
+        chosen = logits[rows, slot]
+        if changed.numel():
+            following.write(changed, Record.from_logits(chosen[changed]))
+        state.advance(moved, chosen, following)
+
+
+def _column(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """table[b, index[b]] -> [B]."""
+    return table.gather(1, index[:, None])[:, 0]
