@@ -2,9 +2,11 @@
 
 Native format, under the key derived for domain `caw/kgw` (see `prf`), word = PRF(key, context, token):
 
-    lefthash  context = the last `context_width` generated tokens (default 1); green iff (word >> 8) < floor(gamma 2^24)
-    selfhash  window = the last `context_width` - 1 generated tokens (default 3); seed = the smallest PRF(key, (x,), token)
-              over x in the window (the anchored minimum); green iff (PRF(key, (seed, token), token) >> 8) < floor(gamma 2^24)
+    lefthash  context = the last `context_width` generated tokens (default 1)
+              green iff (word >> 8) < floor(gamma 2^24)
+    selfhash  window = the last `context_width` - 1 generated tokens (default 3)
+              seed = the smallest PRF(key, (x,), token) over x in the window (the anchored minimum)
+              green iff (PRF(key, (seed, token), token) >> 8) < floor(gamma 2^24)
 
 The pair of the candidate with itself is left out of the minimum: with it, a share of all tests would depend on the
 token alone and repeat all through a text. What counts as evidence once is (context, token), for selfhash (seed, token).
