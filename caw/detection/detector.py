@@ -1,0 +1,211 @@
+"""From text to p-value: tokenise, score every token, count each piece of evidence once, compare with the null.
+
+1. texts -> token ids, in one call of the tokenizer (no special tokens);
+2. all texts run through the watermark as one stream, `window` missing tokens (-1) between them;
+3. evidence that a text already gave counts no more (DESIGN: what counts as evidence once):
+   EXP each context, KGW each (context, token) or (seed, token), Unigram each distinct token;
+4. sum, z-score, exact tail (see `statistics`); watermarked iff p <= fpr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from caw.detection.ids import split_input, to_ids
+from caw.detection.statistics import fewest_for, tails
+from caw.watermarks import Watermark
+from caw.watermarks.base import MISSING, require_number
+
+Mode = Literal["exact", "compat"]
+STREAM_TOKENS = 1 << 18  # tokens scored in one go; bounds memory to some tens of MB
+
+
+@dataclass(frozen=True)
+class DetectionResult:
+    """What one text says about one key.
+
+    p_value: probability that unmarked text scores at least this much; exact, one-sided. 1 where nothing counted.
+    z_score: (score - mean) / standard deviation under the null; for reading, never for deciding.
+    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted.
+    is_watermarked: p_value <= fpr.
+    num_tokens, num_scored: tokens of the text, and how many of them counted as evidence.
+    token_ids: the tokens. token_scores: score of each, None where it did not count (repeated evidence).
+    watermark, key_id: name of the watermark, and eight hex digits naming the key (never the key).
+    fpr, mode: as asked. message: one sentence for people.
+    """
+
+    p_value: float
+    z_score: float
+    score: float
+    is_watermarked: bool
+    num_tokens: int
+    num_scored: int
+    token_ids: tuple[int, ...]
+    token_scores: tuple[float | None, ...]
+    watermark: str
+    key_id: str
+    fpr: float
+    mode: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A watermark (with its key), a tokenizer and a false-positive rate, ready for any number of texts.
+
+    Args:
+        tokenizer: turns text into ids; None when only ids are given.
+        watermark: KGW, Unigram or EXP with the key and parameters of generation (delta, top_k, strength are not used).
+        fpr: share of unmarked texts that may be called watermarked, in (0, 1).
+        mode: "exact" counts evidence once, which makes p-values valid; "compat" counts as the other system of the
+            watermark's format does (for the native formats: EXP the same, KGW and Unigram every token).
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    tokenizer: Any
+    watermark: Watermark
+    fpr: float = 1e-3
+    mode: Mode = "exact"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.watermark, Watermark):
+            raise TypeError(
+                f"watermark must be a KGW, Unigram or EXP, got {type(self.watermark).__name__}; "
+                "pass the one that marked the text, e.g. caw.KGW(key=...)"
+            )
+        require_number("fpr", self.fpr, 0, 1, closed=False)
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode must be 'exact' or 'compat', got {self.mode!r}; use mode='exact'")
+        if self.tokenizer is not None and not callable(self.tokenizer):
+            raise TypeError(
+                f"tokenizer must be callable like a transformers tokenizer, got {type(self.tokenizer).__name__}; "
+                "pass AutoTokenizer.from_pretrained(...), or None with token ids"
+            )
+
+    def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
+        """One result for a str or one flat list of ids; a list of results, in order, for a list of them ([] for [])."""
+        items, single = split_input(text_or_ids)
+        results = self.detect_ids(to_ids(items, self.tokenizer))
+        return results[0] if single else results
+
+    def detect_ids(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
+        """Results of texts given as int64 arrays [n]."""
+        return [result for chunk in _chunks(texts) for result in self._detect_chunk(chunk)]
+
+    def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
+        lengths = np.array([len(text) for text in texts])
+        owner = np.repeat(np.arange(len(texts)), lengths)
+        values, evidence, counted = self._score_stream(texts)
+        if self._counts_once:
+            counted &= first_occurrences(owner, evidence, counted)
+        # bincount adds in order: a text's sum does not depend on the texts around it
+        scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))
+        counts = np.bincount(owner[counted], minlength=len(texts))
+        nulls = tails(self.watermark, scores, counts)
+        per_token = values.astype(object)
+        per_token[~counted] = None
+        ends = np.cumsum(lengths)
+        return [
+            self._result(
+                text,
+                tuple(per_token[end - len(text) : end].tolist()),
+                float(scores[i]),
+                int(counts[i]),
+                float(nulls.z_scores[i]),
+                float(nulls.p_values[i]),
+            )
+            for i, (text, end) in enumerate(zip(texts, ends, strict=True))
+        ]
+
+    @property
+    def _counts_once(self) -> bool:
+        # vLLM, the other system of EXP's native format, counts each context once as well
+        return self.mode == "exact" or self.watermark.null == "gamma"
+
+    def _score_stream(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(values float64 [N], evidence int64 [N, E], scored bool [N]) of the N tokens of all texts, in order."""
+        gap = np.full(self.watermark.window, MISSING, dtype=np.int64)
+        stream = np.concatenate([part for text in texts for part in (gap, text)])
+        real = stream != MISSING
+        scores = self.watermark.score_tokens(torch.from_numpy(stream))
+        return scores.values.numpy()[real], scores.evidence.numpy()[real], scores.scored.numpy()[real]
+
+    def _result(
+        self, text: np.ndarray, token_scores: tuple[float | None, ...], score: float, count: int, z: float, p: float
+    ) -> DetectionResult:
+        return DetectionResult(
+            p_value=p,
+            z_score=z,
+            score=score,
+            is_watermarked=p <= self.fpr,
+            num_tokens=len(text),
+            num_scored=count,
+            token_ids=tuple(text.tolist()),
+            token_scores=token_scores,
+            watermark=self.watermark.name,
+            key_id=self.watermark.key_id,
+            fpr=float(self.fpr),
+            mode=self.mode,
+            message=self._message(len(text), count, p),
+        )
+
+    def _message(self, tokens: int, count: int, p: float) -> str:
+        if not tokens:
+            return "the text is empty: nothing to score, p = 1"
+        if not count:
+            return f"the text is too short to score: none of its {tokens} tokens counts, p = 1"
+        counted = f"p = {p:.3g}, {count} of {tokens} tokens count"
+        needed = fewest_for(self.watermark, self.fpr)
+        if count < needed:
+            return f"the text is too short to decide: a p-value of {self.fpr:g} needs {needed} that count ({counted})"
+        verdict = "watermarked" if p <= self.fpr else "no watermark found"
+        return f"{verdict} at a false-positive rate of {self.fpr:g} ({counted})"
+
+
+def detect(text_or_ids: Any, tokenizer: Any, watermark: Watermark, fpr: float = 1e-3, mode: Mode = "exact") -> Any:
+    """Test texts for a watermark, from the texts alone.
+
+    Args:
+        text_or_ids: a str or one flat sequence of token ids (list, tuple, 1-D array or tensor), or a list of them.
+        tokenizer, watermark, fpr, mode: see `Detector`. Text is tokenised without special tokens.
+
+    Returns:
+        One DetectionResult for a str or one flat sequence; a list of them, in order, for a list ([] for []).
+        An empty text has p_value 1 and a message that says so.
+
+    Deterministic; a text's result does not depend on the texts beside it.
+    Raises TypeError or ValueError: expected, found, remedy.
+    """
+    return Detector(tokenizer, watermark, fpr, mode)(text_or_ids)
+
+
+def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Whether a row is the first among equals, bool [N]: same owner [N] and evidence [N, E], only where `among` [N]."""
+    rows = np.flatnonzero(among)
+    keys = np.column_stack([owner[rows], evidence[rows]])
+    # lexsort is stable: equal rows keep their order, so the first of each run is the first occurrence
+    order = np.lexsort(keys.T)
+    in_order = keys[order]
+    starts = np.ones(len(rows), dtype=bool)
+    starts[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
+    first = np.zeros(len(among), dtype=bool)
+    first[rows[order[starts]]] = True
+    return first
+
+
+def _chunks(texts: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
+    """Consecutive texts whose tokens together stay below STREAM_TOKENS (a longer one comes alone)."""
+    start, tokens = 0, 0
+    for i, text in enumerate(texts):
+        if i > start and tokens + len(text) > STREAM_TOKENS:
+            yield texts[start:i]
+            start, tokens = i, 0
+        tokens += len(text)
+    if start < len(texts):
+        yield texts[start:]
