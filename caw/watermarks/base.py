@@ -108,7 +108,11 @@ class Watermark(ABC):
 
     @abstractmethod
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
-        """Score every token of one text (int64 [n]) from the text alone."""
+        """Score every token of one text (int64 [n]) from the text alone.
+
+        A token's score depends on itself and the `window` ids before it only, so that texts separated by `window`
+        missing ids (-1) may be scored as one stream; the scores of missing ids mean nothing.
+        """
 
     def contexts(self, ids: torch.Tensor) -> torch.Tensor:
         """Contexts int64 [n, W] of every token of one text int64 [n]."""
