@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.prompts import Prompts, encode_prompts, fit_budget
 from caw.decoding.settings import Branching, DecodeSettings
@@ -148,7 +149,7 @@ def iter_generate(
         slots: candidates one forward carries; None = 2 for green lists, up to 8 for EXP.
         backend: None or "reference"; which kernels run.
     """
-    check_backend(backend)
+    kernels = kernels_of(backend)
     ids = encode_prompts(tokenizer, prompts, model, chat=chat)
     if streamer is not None and len(ids) != 1:
         raise ValueError(f"a streamer shows one text, so it needs one prompt, got {len(ids)}; leave streamer out")
@@ -172,7 +173,7 @@ def iter_generate(
         return stops.reached(index, tokens)
 
     with caw_attention(model):
-        decoder = Decoder(model, watermark, policy, settings, batch, capacity)
+        decoder = Decoder(model, watermark, policy, settings, batch, capacity, kernels=kernels)
         try:
             for sequence in decoder.run(ids, budgets, on_token):
                 yield _finish(sequence, tokenizer, settings, stops)
@@ -199,9 +200,13 @@ def check_policy(policy: Policy | None, model: Any) -> Policy:
     return policy
 
 
-def check_backend(backend: str | None) -> None:
-    if backend not in (None, "reference"):
-        raise ValueError(f"backend must be None or 'reference', got {backend!r}; leave it out")
+def kernels_of(backend: str | None) -> ops.Ops:
+    """The ops that `backend` stands for: None = by device, "reference" = plain PyTorch."""
+    if backend is None:
+        return ops.dispatched()
+    if backend == "reference":
+        return ops.references()
+    raise ValueError(f"backend must be None or 'reference', got {backend!r}; leave it out")
 
 
 def _finish(sequence: ActiveSequence, tokenizer: Any, settings: DecodeSettings, stops: StopStrings) -> GenerationResult:

@@ -27,8 +27,9 @@ class Record:
     logsumexp: torch.Tensor
 
     @classmethod
-    def from_logits(cls, logits: torch.Tensor, k: int = RECORD_SIZE) -> Record:
-        return cls(*ops.topk_softmax(logits, k))
+    def from_logits(cls, logits: torch.Tensor, k: int = RECORD_SIZE, kernels: ops.Ops | None = None) -> Record:
+        """Record of logits [B, V]; `kernels` None = as torch dispatches."""
+        return cls(*(ops.topk_softmax if kernels is None else kernels.topk_softmax)(logits, k))
 
     @classmethod
     def empty(cls, batch: int, device: torch.device, k: int = RECORD_SIZE) -> Record:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from caw import ops
 from caw.decoding.kv_cache import SiblingCache
 
 NAME = "caw"
@@ -55,7 +54,7 @@ def attention(
         store = caw_layout.cache.store
         assert store is not None
         prefix = store[module.layer_idx, :, : query.shape[0], :, : caw_layout.limit]
-        out = ops.sibling_attention(
+        out = caw_layout.cache.kernels.sibling_attention(
             query, prefix[0], prefix[1], key, value, caw_layout.lengths, scale, sliding_window, softcap, s_aux
         )
     return out.transpose(1, 2), None

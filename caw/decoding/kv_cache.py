@@ -63,13 +63,21 @@ class SiblingCache(Cache):
     Args:
         num_layers: L. batch: B. capacity: S, tokens a sequence can hold. slots: C.
         copies: 1, or how many copies of each prefix the batch baseline keeps.
-        device: where lengths live; keys and values follow the model.
+        device: where lengths live; keys and values follow the model. kernels: implementation of the ops.
     """
 
     def __init__(
-        self, num_layers: int, batch: int, capacity: int, slots: int, device: torch.device, copies: int = 1
+        self,
+        num_layers: int,
+        batch: int,
+        capacity: int,
+        slots: int,
+        device: torch.device,
+        copies: int = 1,
+        kernels: ops.Ops | None = None,
     ) -> None:
         self.num_layers, self.batch, self.capacity, self.slots, self.copies = num_layers, batch, capacity, slots, copies
+        self.kernels = kernels or ops.dispatched()
         self.store: torch.Tensor | None = None
         self.scratch: torch.Tensor | None = None
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -127,7 +135,7 @@ class SiblingCache(Cache):
         """Append candidate choice[b] (int64 [B]) to sequence b where active (bool [B])."""
         assert self.store is not None and self.scratch is not None
         if self.copies == 1:
-            ops.commit_kv(self.store, self.scratch, choice, self.lengths, active)
+            self.kernels.commit_kv(self.store, self.scratch, choice, self.lengths, active)
             return
         sequence = torch.arange(self.batch, device=choice.device)
         picked = self.scratch[:, :, choice * self.batch + sequence]  # [L, 2, B, 1, HK, D]
@@ -135,7 +143,7 @@ class SiblingCache(Cache):
         for copy in range(self.copies):
             part = self.store[:, :, copy * self.batch : (copy + 1) * self.batch]
             self.lengths.copy_(before)
-            ops.commit_kv(part, picked, torch.zeros_like(choice), self.lengths, active)
+            self.kernels.commit_kv(part, picked, torch.zeros_like(choice), self.lengths, active)
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every sequence but `rows` (int64 [B'])."""

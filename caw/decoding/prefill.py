@@ -42,7 +42,7 @@ def prefill(
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     records = []
     for back in range(history + 1):
-        record = Record.from_logits(stacked[:, back])
+        record = Record.from_logits(stacked[:, back], kernels=cache.kernels)
         records.append(record.where(lengths - 1 - back < 0, Record.empty(len(rows), device)))
     return stacked[:, 0], records
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from caw import ops
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.prefill import prefill
 from caw.decoding.sampling import make_warper, stream_ids
@@ -44,6 +45,7 @@ class Decoder:
         model: a transformers causal LM inside `caw_attention(model)`.
         batch: slots of sequences. capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
+        kernels: implementation of the ops; None = as torch dispatches.
     """
 
     def __init__(
@@ -55,16 +57,18 @@ class Decoder:
         batch: int,
         capacity: int,
         keep_rows: bool = False,
+        kernels: ops.Ops | None = None,
     ) -> None:
         config = check_model(model)
+        kernels = kernels or ops.dispatched()
         if watermark is not None:
             watermark.check_strength(policy.max_strength)
         self.device = model.get_input_embeddings().weight.device
         slots = candidate_slots(watermark, policy, settings)
-        self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings))
+        self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings), kernels)
         self.keep_rows = keep_rows
         copies = slots if settings.branching == "batch" else 1
-        self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies)
+        self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels)
         self.history = history_needed(policy)
         window = watermark.window if watermark is not None else 0
         self.state = DecodeState.empty(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from caw import ops
 from caw.decoding.branching import forward_candidates
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.sampling import Warper, gumbel_noise
@@ -18,6 +19,7 @@ from caw.decoding.state import DecodeState
 from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy, Policy, Signals
 from caw.record import Record
+from caw.triton_kernels.select_candidate_ref import RULES
 from caw.watermarks import Position, Watermark
 from caw.watermarks.ladder import Ladder, original_only
 
@@ -51,6 +53,7 @@ class Stepper:
     settings: DecodeSettings
     slots: int
     warper: Warper | None
+    kernels: ops.Ops
 
     @property
     def evaluator(self) -> Evaluator | None:
@@ -67,12 +70,21 @@ class Stepper:
             return self._choose_after_forward(state, cache, ladder)
         return self._choose_before_forward(state, cache, ladder)
 
+    def _record(self, logits: torch.Tensor) -> Record:
+        return Record.from_logits(logits, kernels=self.kernels)
+
+    def _select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
+        rule = RULES.index(ladder.rule)
+        return self.kernels.select_candidate(
+            ladder.candidates, ladder.needs, ladder.counts, strength, rule, ladder.full
+        )
+
     # 1. Ladder -------------------------------------------------------------------------------------------------
 
     def ladder(self, state: DecodeState) -> Ladder:
         """Candidates of the next position from the logits the choice is made from."""
         scores, warped = self._choice_logits(state)
-        record = state.current if scores is state.logits else Record.from_logits(scores)
+        record = state.current if scores is state.logits else self._record(scores)
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
@@ -113,7 +125,7 @@ class Stepper:
         # rows with fewer candidates carry their original again: rectangular, and its result is not used
         width = min(int(ladder.counts.max()), self.slots)
         logits = self._forward(cache, ladder.candidates[:, :width])
-        following = Record.from_logits(logits[:, 0])
+        following = self._record(logits[:, 0])
         waiting = state.pending >= 0
         if width > 1 or self.settings.trace:
             capacity = torch.where(waiting, state.pending_capacity, self._evaluate(state, following))
@@ -122,7 +134,7 @@ class Stepper:
             capacity = torch.full_like(state.pending_capacity, torch.nan)
             strength = torch.zeros_like(capacity)
         strength = torch.where(waiting, state.pending_strength, strength)
-        choice = ladder.select(strength)
+        choice = self._select(ladder, strength)
         overflow = (choice >= width) & state.active
         state.pending = torch.where(overflow, _column(ladder.candidates, choice), -1)
         state.pending_strength, state.pending_capacity = strength, capacity
@@ -138,14 +150,14 @@ class Stepper:
             strength = torch.zeros_like(state.pending_strength)
         else:
             strength = self.policy.strength(Signals(state.current, state.logits))
-        choice = ladder.select(strength)
+        choice = self._select(ladder, strength)
         emitted = state.active.clone()
         capacity = torch.full_like(strength, torch.nan)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, 1)
         logits = self._forward(cache, result.tokens[:, None])
         first = torch.zeros_like(choice)
         cache.commit(first, emitted)
-        self._advance(state, logits, Record.from_logits(logits[:, 0]), first, emitted)
+        self._advance(state, logits, self._record(logits[:, 0]), first, emitted)
         return result
 
     def _forward(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
@@ -158,7 +170,7 @@ class Stepper:
         assert self.evaluator is not None
         spec = self.evaluator.spec
         window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
-        return self.evaluator(spec.assemble(window))
+        return self.kernels.evaluate_capacity(spec.assemble(window), self.evaluator.weights())
 
     def _emit(
         self,
@@ -182,7 +194,7 @@ class Stepper:
         rows = torch.arange(slot.shape[0], device=slot.device)
         chosen = logits[rows, slot]
         if changed.numel():
-            following.write(changed, Record.from_logits(chosen[changed]))
+            following.write(changed, self._record(chosen[changed]))
         state.advance(moved, chosen, following)
 
 

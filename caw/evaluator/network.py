@@ -49,6 +49,11 @@ class Evaluator(torch.nn.Module):
         """Features float32 [B, size] -> capacity float32 [B] in (0, 1); high = important = protect."""
         return self.logits(features).sigmoid()
 
+    def weights(self) -> list[torch.Tensor]:
+        """What the op `evaluate_capacity` takes: mean, scale, W1, b1, W2, b2, W3, b3."""
+        layers = (self.layer1, self.layer2, self.layer3)
+        return [self.mean, self.scale, *(t for layer in layers for t in (layer.weight, layer.bias))]
+
     def save(self, path: str | Path) -> None:
         """Write weights, spec and provenance to one .safetensors file."""
         metadata = {

@@ -1,12 +1,7 @@
 """Strength ladders: the distinct tokens that some strength would choose at one position, and when each takes over.
 
 A ladder turns "which strength?" into "which of a few tokens?", so that all of them can be looked through in one
-forward pass. Candidate 0 is the original token. Three rules (paper, appendix "Mechanisms of Contextual Generation
-States-Aware Watermarking"; here exact, ties included):
-
-    reweight  candidate 1 iff fl32(l_1 + fl32(strength * delta)) > l_0, or equal and its id is smaller
-    top_k     candidate j iff 2 * strength * top_k > 2 * rank_j - 1      (rank at which it starts to win the race)
-    scale     candidate j iff strength > breakpoint_j                    (upper envelope of lines in strength)
+forward pass. Candidate 0 is the original token. How a strength chooses among them: `select_candidate_ref`.
 """
 
 from __future__ import annotations
@@ -15,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+
+from caw.triton_kernels.select_candidate_ref import RULES, select_candidate_ref, takes_over_ref
 
 Rule = Literal["reweight", "top_k", "scale"]
 
@@ -37,30 +34,15 @@ class Ladder:
 
     def select(self, strength: torch.Tensor) -> torch.Tensor:
         """Index of the chosen candidate, int64 [B], for strength float32 [B] >= 0; 0 always gives candidate 0."""
-        strength = strength.float()
-        reached = torch.arange(self.needs.shape[1], device=self.needs.device)[None] < self.counts[:, None]
-        takes_over = _takes_over(self.candidates, self.needs, strength, self.rule, self.full) & reached
-        return takes_over[:, 1:].sum(dim=1)
+        return select_candidate_ref(
+            self.candidates, self.needs, self.counts, strength, RULES.index(self.rule), self.full
+        )
 
     def only_original(self, rows: torch.Tensor) -> Ladder:
         """The same ladder with just candidate 0 where `rows` (bool [B]) is true."""
         counts = torch.where(rows, torch.ones_like(self.counts), self.counts)
         candidates = torch.where(rows[:, None], self.candidates[:, :1], self.candidates)
         return Ladder(candidates, self.needs, counts, self.rule, self.full)
-
-
-def _takes_over(
-    candidates: torch.Tensor, needs: torch.Tensor, strength: torch.Tensor, rule: Rule, full: float
-) -> torch.Tensor:
-    """[B, M] bool: whether the strength reaches each rung; rungs are ascending, so their sum is the choice."""
-    s = strength[:, None]
-    if rule == "reweight":
-        boosted = needs + s * full
-        smaller_id = candidates < candidates[:, :1]
-        return (boosted > needs[:, :1]) | ((boosted == needs[:, :1]) & smaller_id)
-    if rule == "top_k":
-        return 2 * s * full > 2 * needs - 1
-    return s > needs
 
 
 def original_only(token: torch.Tensor, width: int, rule: Rule, full: float) -> Ladder:
@@ -90,7 +72,9 @@ def reweight_ladder(
     two = torch.stack([original, torch.where(green >= 0, green, original)], dim=1)
     needs = torch.stack([original_logit, torch.where(green >= 0, green_logit, original_logit)], dim=1).float()
     limit = torch.full_like(original_logit, max_strength, dtype=torch.float32)
-    reached = _takes_over(two, needs, limit, "reweight", delta)[:, 1] & (green >= 0) & (green != original)
+    reached = (
+        takes_over_ref(two, needs, limit, RULES.index("reweight"), delta)[:, 1] & (green >= 0) & (green != original)
+    )
     candidates = torch.where(reached[:, None], two, two[:, :1])
     return Ladder(candidates, needs, 1 + reached.long(), "reweight", delta)
 

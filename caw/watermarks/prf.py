@@ -68,7 +68,7 @@ def token_word(key: int, state: Words, token: Any) -> Any:
 
 
 def context_words(key: int, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Words of `tokens` [..., N] under `contexts` [..., W], int64, -1 = missing, leading dims equal -> int64 [..., N]."""
+    """Words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing), int64 [..., N]."""
     state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
     return token_word(key, state, tokens)
 
@@ -92,7 +92,7 @@ def _pick(words: Words, index: Any) -> Any:
 
 
 def uniform(word: Any) -> Any:
-    """Word -> uniform ((word >> 8) + 1) / (2^24 + 1) in (0, 1): divided in float64, rounded to float32, held in float64."""
+    """Word -> uniform ((word >> 8) + 1) / (2^24 + 1) in (0, 1): float64 division, float32 value, held in float64."""
     numerator = (word >> (32 - UNIFORM_BITS)) + 1
     denominator = (1 << UNIFORM_BITS) + 1
     if isinstance(word, torch.Tensor):
