@@ -17,7 +17,7 @@ RULES = ("reweight", "top_k", "scale")  # an op takes the index
 def takes_over_ref(
     candidates: torch.Tensor, needs: torch.Tensor, strength: torch.Tensor, rule: int, full: float
 ) -> torch.Tensor:
-    """bool [B, M]: whether the strength (float32 [B]) reaches each rung; rungs ascend, so their number is the choice."""
+    """bool [B, M]: whether the strength (float32 [B]) reaches each rung; their number is the choice."""
     s = strength[:, None]
     if RULES[rule] == "reweight":
         boosted = needs + s * full
