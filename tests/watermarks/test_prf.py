@@ -1,0 +1,138 @@
+"""The keyed function: equal in plain Python, NumPy and torch, equal to vLLM's vectors, uniform, key by key apart."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from caw.testing import assert_close
+from caw.watermarks import prf
+
+FOLDER = Path(__file__).parent
+GOLDEN = json.loads((FOLDER / "golden.json").read_text())
+plain = SimpleNamespace(**runpy.run_path(str(FOLDER / "make_golden.py")))
+FALSE_ALARM = 1e-6  # of each statistical test here; seeds are fixed, so a pass stays a pass
+
+keys = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
+tokens = st.integers(-1, 2**31 - 1) | st.integers(-1, 8)
+contexts = st.lists(tokens, max_size=9)
+
+
+@given(key=keys, context=contexts, token=st.lists(tokens, min_size=1, max_size=7))
+def test_plain_numpy_torch_and_an_independent_writing_agree(key: int, context: list[int], token: list[int]) -> None:
+    expected = [plain.word(key, context, t) for t in token]
+    state = prf.absorb_context(key, context)
+    assert [prf.token_word(key, state, t) for t in token] == expected
+    numpy_state = prf.absorb_context(key, [np.array([c]) for c in context])
+    assert prf.token_word(key, numpy_state, np.array(token)).tolist() == expected
+    rows = torch.tensor([context], dtype=torch.int64).reshape(1, len(context))
+    assert prf.context_words(key, rows, torch.tensor([token])).tolist() == [expected]
+
+
+@given(words=st.lists(st.integers(0, 2**32 - 1) | st.sampled_from([0, 255, 2**32 - 1]), min_size=1, max_size=9))
+def test_uniform_is_the_same_float_everywhere_and_inside_the_open_interval(words: list[int]) -> None:
+    # rational arithmetic: np.float32 rounds the float64 quotient once more, as the format says
+    expected = [float(np.float32(((w >> 8) + 1) / (2**24 + 1))) for w in words]
+    assert [prf.uniform(w) for w in words] == expected
+    assert prf.uniform(np.array(words)).tolist() == expected
+    assert prf.uniform(torch.tensor(words)).tolist() == expected
+    assert all(0 < u < 1 for u in expected)
+    assert_close(prf.gumbel(torch.tensor(words)), prf.gumbel(np.array(words)), "float64")
+    assert np.isfinite(prf.gumbel(np.array(words))).all()
+
+
+def test_context_words_and_vocabulary_words_agree_on_batches() -> None:
+    for width, vocab_size in ((0, 1), (1, 7), (4, 101), (5, 64)):
+        context = torch.randint(-1, 50000, (3, width))
+        words = prf.vocabulary_words(7**22, context, vocab_size)
+        assert words.shape == (3, vocab_size)
+        assert torch.equal(words, prf.context_words(7**22, context, torch.arange(vocab_size).expand(3, -1)))
+
+
+def test_golden_words() -> None:
+    for row in GOLDEN["words"]:
+        context = torch.tensor([row["context"]], dtype=torch.int64).reshape(1, len(row["context"]))
+        assert prf.context_words(row["key"], context, torch.arange(9)[None])[0].tolist() == row["words"]
+
+
+def test_golden_file_is_what_its_generator_writes() -> None:
+    assert json.loads(json.dumps(plain.build())) == GOLDEN
+
+
+def test_vllm_golden_uniforms() -> None:
+    """Printed by vLLM 0.33.0's PhiloxPRF(42), context [1, 2, 3, 4], tokens 0..5."""
+    expected = [0.5361072421, 0.6940827370, 0.2202302665, 0.7877641320, 0.1031837985, 0.1823934168]
+    words = prf.context_words(42, torch.tensor([[1, 2, 3, 4]]), torch.arange(6)[None])
+    assert [round(u, 10) for u in prf.uniform(words)[0].tolist()] == expected
+
+
+def uniform_words(name: str) -> torch.Tensor:
+    """Words that must look uniform: over tokens, over contexts, over keys; all low-entropy inputs."""
+    if name == "tokens":
+        return prf.vocabulary_words(1, torch.tensor([[-1, -1, -1, -1]]), 1 << 16)[0]
+    if name == "contexts":
+        return prf.context_words(0, torch.arange(1 << 14)[:, None], torch.zeros(1 << 14, 1, dtype=torch.int64))[:, 0]
+    key_list = range(1 << 14)
+    return torch.tensor([prf.token_word(k, prf.absorb_context(k, []), 0) for k in key_list])
+
+
+@pytest.mark.parametrize("name", ["tokens", "contexts", "keys"])
+def test_words_are_uniform_and_serially_uncorrelated(name: str) -> None:
+    words = uniform_words(name).numpy()
+    for shift in (24, 16, 8, 0):
+        counts = np.bincount((words >> shift) & 255, minlength=256)
+        assert stats.chisquare(counts).pvalue > FALSE_ALARM
+    u = prf.uniform(words)
+    assert stats.kstest(u, "uniform").pvalue > FALSE_ALARM
+    assert stats.pearsonr(u[1:], u[:-1]).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (1, 2), (42, 42 + 2**32), (2**63, 2**64 - 1), (5, 5 ^ 2**31)])
+def test_different_keys_are_uncorrelated(pair: tuple[int, int]) -> None:
+    context = torch.tensor([[3, 1, 4, 1]])
+    a, b = (prf.uniform(prf.vocabulary_words(key, context, 20011)[0]).numpy() for key in pair)
+    assert stats.pearsonr(a, b).pvalue > FALSE_ALARM
+
+
+def test_derived_keys_follow_their_description_and_differ_by_domain() -> None:
+    for key in (0, 42, 2**64 - 1):
+        for domain in (b"caw/kgw", b"caw/unigram"):
+            assert prf.derive_key(key, domain) == plain.derived(key, domain)
+        assert len({key, prf.derive_key(key, b"caw/kgw"), prf.derive_key(key, b"caw/unigram")}) == 3
+
+
+def test_keys_of_text_bytes_and_integers() -> None:
+    assert prf.normalize_key("a secret") == prf.normalize_key(b"a secret") == plain.normal_key("a secret")
+    assert prf.normalize_key(2**64 - 1) == 2**64 - 1
+    assert prf.normalize_key(np.int64(7)) == 7
+    assert prf.normalize_key("ключ") != prf.normalize_key("ключи")
+
+
+@pytest.mark.parametrize("key", [None, True, 1.5, [1], (1, 2)])
+def test_keys_of_the_wrong_type_are_refused(key: object) -> None:
+    with pytest.raises(TypeError, match=r"key must be an int below 2\*\*64, a str or bytes, got"):
+        prf.normalize_key(key)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", [-1, 2**64, "", b""])
+def test_keys_out_of_range_are_refused_without_printing_them(key: object) -> None:
+    with pytest.raises(ValueError, match="key must") as error:
+        prf.normalize_key(key)  # type: ignore[arg-type]
+    assert "18446744073709551616" not in str(error.value)
+
+
+@pytest.mark.gpu
+def test_words_on_cuda_equal_those_on_the_cpu() -> None:
+    for width in range(6):
+        context, token = torch.randint(-1, 160000, (8, width)), torch.randint(0, 160000, (8, 333))
+        expected = prf.context_words(2**64 - 3, context, token)
+        assert torch.equal(prf.context_words(2**64 - 3, context.cuda(), token.cuda()).cpu(), expected)
