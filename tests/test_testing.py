@@ -1,0 +1,50 @@
+"""The tolerance table's own comparison must be able to fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from caw.testing import TOLERANCES, assert_close, margin, tolerance
+
+
+def test_rows_are_sane() -> None:
+    for row in TOLERANCES.values():
+        assert 0 <= row.rms <= row.peak < 0.1 and row.reason
+
+
+def test_equal_passes_even_with_infinities_and_nan() -> None:
+    x = torch.tensor([1.0, -torch.inf, torch.nan, torch.inf])
+    assert_close(x, x.clone(), "exact")
+    assert_close([], [], "exact")
+    assert_close(0.0, 0.0, "exact")
+
+
+@pytest.mark.parametrize(
+    "actual, expected",
+    [
+        ([1.0, 2.0], [1.0, 2.0001]),
+        ([1.0, torch.inf], [1.0, -torch.inf]),
+        ([1.0, 5.0], [1.0, torch.inf]),
+        ([1.0, torch.inf], [1.0, 5.0]),
+        ([1.0, torch.nan], [1.0, 5.0]),
+        ([torch.nan, 1.0], [1.0, torch.nan]),
+        ([1.0], [1.0, 1.0]),
+        (1e-9, 0.0),
+    ],
+)
+def test_different_fails(actual: object, expected: object) -> None:
+    with pytest.raises(AssertionError):
+        assert_close(actual, expected, "float64")
+
+
+def test_errors_are_relative_to_the_size_of_what_is_expected() -> None:
+    assert_close([1e6, 1e6 + 1e-7], [1e6, 1e6], "float64")
+    with pytest.raises(AssertionError, match="worst is"):
+        assert_close([1e-6, 1e-6 + 1e-12], [1e-6, 1e-6], "float64")
+    assert margin("margin/race", -2.0) == 2 * tolerance("margin/race").peak
+
+
+def test_unknown_rows_are_named() -> None:
+    with pytest.raises(KeyError, match="add a row"):
+        assert_close(1.0, 1.0, "fp8")
