@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from caw.decoding.attention import caw_attention
 from caw.decoding.prompts import fit_budget
 from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings
 from caw.decoding.slots import Decoder, candidate_slots
@@ -63,12 +62,11 @@ def decode(
         return bool(stopping_criteria(row, None).all()) if stopping_criteria else False
 
     try:
-        with caw_attention(model):
-            decoder = Decoder(model, watermark, policy, settings, batch, capacity, keep_rows=True)
-            if logits_processor:
-                decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state)
-            for sequence in decoder.run(prompts, budgets, on_token):
-                outputs[sequence.index] = sequence.tokens
+        decoder = Decoder(model, watermark, policy, settings, batch, capacity, keep_rows=True)
+        if logits_processor:
+            decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state)
+        for sequence in decoder.run(prompts, budgets, on_token):
+            outputs[sequence.index] = sequence.tokens
     finally:
         if caw_streamer is not None:
             caw_streamer.end()

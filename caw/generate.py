@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from caw import ops
-from caw.decoding.attention import caw_attention
 from caw.decoding.prompts import Prompts, encode_prompts, fit_budget
 from caw.decoding.settings import Branching, DecodeSettings
 from caw.decoding.slots import ActiveSequence, Decoder
@@ -172,14 +171,13 @@ def iter_generate(
             streamer.put(_cpu_tensor(tokens[-1:]))
         return stops.reached(index, tokens)
 
-    with caw_attention(model):
-        decoder = Decoder(model, watermark, policy, settings, batch, capacity, kernels=kernels)
-        try:
-            for sequence in decoder.run(ids, budgets, on_token):
-                yield _finish(sequence, tokenizer, settings, stops)
-        finally:
-            if streamer is not None:
-                streamer.end()
+    decoder = Decoder(model, watermark, policy, settings, batch, capacity, kernels=kernels)
+    try:
+        for sequence in decoder.run(ids, budgets, on_token):
+            yield _finish(sequence, tokenizer, settings, stops)
+    finally:
+        if streamer is not None:
+            streamer.end()
 
 
 def check_policy(policy: Policy | None, model: Any) -> Policy:

@@ -1,35 +1,39 @@
 """How this library gets into a transformers model: an attention function and a layout that travels in kwargs.
 
 The function is registered as "caw" with the attention interface but not with the mask interface, so transformers
-builds no mask at all: prefill is causal over left-aligned rows, a decoding step needs only lengths.
+builds no mask at all: prefill is causal over left-aligned rows, a decoding step needs only lengths. What a model would
+have told a mask (a window, a mask of its own) or done between cache and attention would be lost without a word, so
+`_check_contract` refuses it.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.support import refusal
 
 NAME = "caw"
 EAGER_BLOCK = 256  # query rows per block where scores are materialised; bounds memory at 256 * T per head
 
 
 @dataclass
-class StepLayout:
-    """Where the candidates of one forward stand: their cache, its first `rows` rows, and its first `limit` places.
+class Layout:
+    """How the rows of one forward lie.
 
-    lengths: int64 [rows], committed tokens before the candidates.
+    cache: where their keys and values go.
+    lengths: int64 [rows], committed tokens before the candidates; None in prefill, whose rows are whole prompts,
+        left-aligned. limit: places of the cache that any row uses.
     """
 
     cache: SiblingCache
-    lengths: torch.Tensor
-    limit: int
+    lengths: torch.Tensor | None = None
+    limit: int = 0
 
 
 def attention(
@@ -43,21 +47,62 @@ def attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    caw_layout: StepLayout | None = None,
+    caw_layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention contract: query [R, H, Q, D], key and value [R, HK, Q, D] -> ([R, Q, H, D], None)."""
+    _check_contract(module, key, value, attention_mask, sliding_window, caw_layout, kwargs.get("is_causal"))
+    assert caw_layout is not None
+    cache = caw_layout.cache
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    if caw_layout is None:
+    if caw_layout.lengths is None:
         out = causal_attention(query, key, value, scale, sliding_window, softcap, s_aux)
     else:
-        store = caw_layout.cache.store
-        assert store is not None
-        prefix = store[module.layer_idx, :, : query.shape[0], :, : caw_layout.limit]
-        out = caw_layout.cache.kernels.sibling_attention(
+        assert cache.store is not None
+        prefix = cache.store[module.layer_idx, :, : query.shape[0], :, : caw_layout.limit]
+        out = cache.kernels.sibling_attention(
             query, prefix[0], prefix[1], key, value, caw_layout.lengths, scale, sliding_window, softcap, s_aux
         )
-    return out.transpose(1, 2), None
+    cache.layers[module.layer_idx].attended = True
+    # contiguous, as transformers' own functions return it: some models take a view of it
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _check_contract(
+    module: torch.nn.Module,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    window: int | None,
+    layout: Layout | None,
+    is_causal: bool | None,
+) -> None:
+    """Raise NotImplementedError where this model's attention is not what `attention` computes."""
+    kind = getattr(getattr(module, "config", None), "model_type", type(module).__name__)
+    if layout is None:
+        raise refusal(kind, "its layers do not hand their arguments on to the attention function")
+    if mask is not None:
+        raise refusal(kind, "it brings an attention mask of its own")
+    if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        raise refusal(kind, "its attention is not causal")
+    layer = layout.cache.layers[module.layer_idx]
+    if key is not layer.keys or value is not layer.values:
+        raise refusal(kind, "it changes keys or values after they are cached")
+    expected = _declared_window(module)
+    if window is None and expected is not None and expected < layout.cache.capacity:
+        raise refusal(kind, f"it does not tell the attention function of its sliding window of {expected}")
+
+
+def _declared_window(module: torch.nn.Module) -> int | None:
+    """The sliding window that the config gives this layer."""
+    config = getattr(module, "config", None)
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
+        return None
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types and "sliding" not in layer_types[module.layer_idx]:
+        return None
+    return window
 
 
 def causal_attention(
@@ -110,15 +155,34 @@ def _eager_block(
     return (weights @ value.float()).to(query.dtype)
 
 
-@contextlib.contextmanager
-def caw_attention(model: Any) -> Iterator[None]:
-    """The model uses this library's attention inside the block and its own again afterwards, whatever happens."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+class caw_attention:
+    """The model uses this library's attention inside the block and its own again afterwards, whatever happens.
+
+    Made once for a model and entered around every forward: nothing of it is left while a caller looks at a result.
+    """
+
+    def __init__(self, model: Any) -> None:
+        owners = [model.config, *(m.config for m in model.modules() if isinstance(m, PreTrainedModel))]
+        configs = [config for owner in owners for config in _with_sub_configs(owner)]
+        self._configs = list({id(config): config for config in configs}.values())
+        self._before: list[str | None] = []
+
+    def __enter__(self) -> None:
+        self._before = [config._attn_implementation for config in self._configs]
+        for config in self._configs:
+            config._attn_implementation = NAME
+
+    def __exit__(self, *error: object) -> None:
+        # parents first: setting one sets its sub-configs too
+        for config, before in zip(self._configs, self._before, strict=True):
+            config._attn_implementation = before
+
+
+def _with_sub_configs(config: Any) -> Iterator[Any]:
+    yield config
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            yield from _with_sub_configs(getattr(config, name))
 
 
 AttentionInterface.register(NAME, attention)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from caw.decoding.attention import StepLayout
+from caw.decoding.attention import Layout
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.settings import Branching
 
@@ -55,6 +55,6 @@ def _forward(
         position_ids=lengths[:, None].expand_as(tokens),
         past_key_values=cache,
         use_cache=True,
-        caw_layout=StepLayout(cache, lengths, limit),
+        caw_layout=Layout(cache, lengths, limit),
     )
     return output.logits.float()

@@ -30,6 +30,7 @@ class SiblingLayer(CacheLayerMixin):
     def __init__(self, owner: SiblingCache, index: int) -> None:
         super().__init__()
         self.owner, self.index = owner, index
+        self.attended = False  # whether attention over this layer has ever come to this library's function
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.owner.allocate(key_states, value_states)
@@ -41,6 +42,7 @@ class SiblingLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.owner.put(self.index, key_states, value_states)
+        self.keys, self.values = key_states, value_states  # what attention must be given, unchanged
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from caw.decoding.attention import Layout
 from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.support import refusal
 from caw.record import Record
 
 MAX_ROWS = 8  # rows per forward; each keeps up to (history + 1) * rows rows of logits
@@ -66,6 +68,10 @@ def _forward(
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=kept,
+        caw_layout=Layout(cache),
     )
+    silent = sum(not layer.attended for layer in cache.layers)
+    if silent:
+        raise refusal(model.config.model_type, f"{silent} of its layers do not attend through transformers' interface")
     cache.end_prefill(lengths)
     return output.logits[torch.arange(len(prompts), device=device)[:, None], column.view_as(wanted)].float()

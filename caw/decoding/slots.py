@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from caw import ops
+from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.prefill import prefill
 from caw.decoding.sampling import make_warper, stream_ids
@@ -42,7 +43,7 @@ class Decoder:
     """Decodes prompts with one model, watermark and policy.
 
     Args:
-        model: a transformers causal LM inside `caw_attention(model)`.
+        model: a transformers causal LM; it uses this library's attention only while `run` computes.
         batch: slots of sequences. capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
         kernels: implementation of the ops; None = as torch dispatches.
@@ -67,6 +68,7 @@ class Decoder:
         slots = candidate_slots(watermark, policy, settings)
         self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings), kernels)
         self.keep_rows = keep_rows
+        self.attention = caw_attention(model)
         copies = slots if settings.branching == "batch" else 1
         self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels)
         self.history = history_needed(policy)
@@ -94,10 +96,11 @@ class Decoder:
         streams = stream_ids(prompts)
         waiting = deque(range(len(prompts)))
         while True:
-            self._refill(waiting, prompts, budgets, streams)
-            if all(slot is None for slot in self.slots):
-                return
-            result = self.stepper.step(self.state, self.cache)
+            with self.attention:
+                self._refill(waiting, prompts, budgets, streams)
+                if all(slot is None for slot in self.slots):
+                    return
+                result = self.stepper.step(self.state, self.cache)
             yield from self._collect(result, on_token)
             if not waiting and not self.keep_rows:
                 self._shrink()

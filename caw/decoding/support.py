@@ -1,11 +1,17 @@
-"""Which models can branch: refuse, by name and with the reason, those that cannot."""
+"""Which models can branch: refuse, by name and with the reason, those that cannot.
+
+What a config tells is checked here, before anything runs; what only the running attention tells is checked there
+(`attention._check_contract`).
+"""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 RECURRENT_LAYERS = ("mamba", "linear", "recurrent", "rwkv", "ssm", "conv", "rglru")
-RECURRENT_MODELS = ("mamba", "rwkv", "jamba", "bamba", "falcon_h1", "zamba", "recurrent_gemma", "nemotron_h", "lfm2")
+RECURRENT_MODELS = ("mamba", "rwkv", "jamba", "bamba", "falcon_h1", "zamba", "recurrent_gemma", "nemotron_h", "lfm2",
+                    "xlstm")  # fmt: skip
 LEGACY_MODELS = ("bloom", "mpt", "codegen", "gptj", "gpt_neo", "falcon", "xglm", "ctrl", "xlnet", "reformer")
 LATENT_MODELS = ("deepseek_v2", "deepseek_v3", "minicpm3", "longcat_flash")
 SHARED_KV_MODELS = ("gemma3n", "gemma4")
@@ -20,21 +26,28 @@ def check_model(model: Any) -> Any:
     kind = config.model_type
     reason = _reason(model, config, kind)
     if reason:
-        raise NotImplementedError(
-            f"expected a decoder whose candidates can share one forward pass, got {kind!r}: {reason}; use a model like "
-            "Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, GPT-2 or OPT"
-        )
+        raise refusal(kind, reason)
     return config
+
+
+def refusal(kind: str, reason: str) -> NotImplementedError:
+    """The error for a model that cannot branch; `kind` is its model type."""
+    return NotImplementedError(
+        f"expected a decoder whose candidates can share one forward pass, got {kind!r}: {reason}; use a model like "
+        "Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, GPT-2 or OPT"
+    )
 
 
 def _reason(model: Any, config: Any, kind: str) -> str:
     layers = [str(t) for t in getattr(config, "layer_types", None) or []]
     recurrent = [t for t in layers if any(mark in t for mark in RECURRENT_LAYERS)]
-    if recurrent or any(kind.startswith(name) for name in RECURRENT_MODELS):
+    if recurrent or any(name in kind for name in RECURRENT_MODELS):
         detail = f" ({recurrent[0]} layers)" if recurrent else ""
         return f"its recurrent state{detail} cannot be forked for siblings"
     if getattr(model.config, "is_encoder_decoder", False):
         return "encoder-decoder models are not supported"
+    if hasattr(config, "type_vocab_size"):
+        return "it is an encoder, whose positions and attention are not a decoder's"
     if any(kind.startswith(name) for name in LATENT_MODELS) or getattr(config, "kv_lora_rank", None):
         return "its latent attention keeps no plain keys and values"
     if any(kind.startswith(name) for name in SHARED_KV_MODELS) or getattr(config, "num_kv_shared_layers", None):
@@ -45,4 +58,6 @@ def _reason(model: Any, config: Any, kind: str) -> str:
         return "chunked attention layers are not supported"
     if not getattr(model, "_supports_attention_backend", False):
         return "its attention does not go through transformers' attention interface"
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "its forward does not take position ids"
     return ""
