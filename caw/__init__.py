@@ -7,6 +7,7 @@ if not (Path(__file__).parent / "triton_kernels").exists() and (Path(__file__).p
     __path__.append(str(Path(__file__).parents[1]))
 
 from caw.custom_generate import decode
+from caw.detection import DetectionResult, detect
 from caw.generate import GenerationOutput, generate, iter_generate
 from caw.models import load_model
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
@@ -17,6 +18,7 @@ __all__ = [
     "EXP",
     "KGW",
     "CapacityPolicy",
+    "DetectionResult",
     "EntropyThreshold",
     "FixedStrength",
     "GenerationOutput",
@@ -24,6 +26,7 @@ __all__ = [
     "Unigram",
     "__version__",
     "decode",
+    "detect",
     "generate",
     "iter_generate",
     "load_model",
