@@ -28,7 +28,8 @@ from caw.watermarks.ladder import Ladder, original_only
 class StepResult:
     """What one step did; B sequences, int64/float32/bool [B] on the model's device.
 
-    emitted: which sequences got a token. tokens: the token. choice: its index in candidates [B, M] (counts valid).
+    emitted: which sequences got a token. tokens: the token. choice: its index in candidates [B, M] (counts valid), also
+    where the step before chose it.
     strength, capacity: float32; capacity is NaN where it was not evaluated.
     forwarded: candidates the forward carried per sequence.
     """
@@ -65,7 +66,7 @@ class Stepper:
 
     def step(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state and cache."""
-        ladder = self._resume(state, self.ladder(state))
+        ladder = self.ladder(state)
         if self.looks_ahead:
             return self._choose_after_forward(state, cache, ladder)
         return self._choose_before_forward(state, cache, ladder)
@@ -110,36 +111,31 @@ class Stepper:
         noise = gumbel_noise(self.settings.seed, state.streams, state.counts, warped.shape[1])
         return warped + noise, warped
 
-    def _resume(self, state: DecodeState, ladder: Ladder) -> Ladder:
-        """Where the last step chose a token it had not forwarded, that token is now the only candidate."""
-        waiting = state.pending >= 0
-        if not bool(waiting.any()):
-            return ladder
-        resumed = ladder.only_original(waiting)
-        resumed.candidates = torch.where(waiting[:, None], state.pending[:, None], resumed.candidates)
-        return resumed
-
     # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------
 
     def _choose_after_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        # rows with fewer candidates carry their original again: rectangular, and its result is not used
-        width = min(int(ladder.counts.max()), self.slots)
-        logits = self._forward(cache, ladder.candidates[:, :width])
-        following = self._record(logits[:, 0])
+        # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
-        if width > 1 or self.settings.trace:
+        most = int(torch.where(waiting, 1, ladder.counts).max())
+        width = min(most, self.slots)
+        # rows with fewer candidates carry their original again: rectangular, and its result is not used
+        carried = torch.where(waiting[:, None], state.pending[:, None], ladder.candidates[:, :width])
+        logits = self._forward(cache, carried)
+        following = self._record(logits[:, 0])
+        if most > 1 or self.settings.trace:
             capacity = torch.where(waiting, state.pending_capacity, self._evaluate(state, following))
             strength = self.policy.strength(Signals(state.current, state.logits, capacity))
         else:  # one candidate everywhere: no strength could change the choice
             capacity = torch.full_like(state.pending_capacity, torch.nan)
             strength = torch.zeros_like(capacity)
         strength = torch.where(waiting, state.pending_strength, strength)
-        choice = self._select(ladder, strength)
-        overflow = (choice >= width) & state.active
+        waited_for = (ladder.candidates == state.pending[:, None]).int().argmax(dim=1)
+        choice = torch.where(waiting, waited_for, self._select(ladder, strength))
+        overflow = (choice >= width) & state.active & ~waiting
         state.pending = torch.where(overflow, _column(ladder.candidates, choice), -1)
         state.pending_strength, state.pending_capacity = strength, capacity
         emitted = state.active & ~overflow
-        slot = torch.where(overflow, 0, choice)
+        slot = torch.where(overflow | waiting, 0, choice)
         cache.commit(slot, emitted)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, width)
         self._advance(state, logits, following, slot, emitted)
