@@ -36,6 +36,9 @@ class FeatureSpec:
     version: int = VERSION
 
     def __post_init__(self) -> None:
+        for name in ("previous", "next", "k"):
+            if type(getattr(self, name)) is not int:
+                raise TypeError(f"{name} must be an integer, got {getattr(self, name)!r}; use the default")
         if self.version != VERSION:
             raise ValueError(f"feature version must be {VERSION}, got {self.version}; retrain the evaluator")
         if not (0 <= self.previous <= MAX_PREVIOUS and 0 <= self.next <= MAX_NEXT):
@@ -72,6 +75,9 @@ class FeatureSpec:
         """
         if len(records) != self.positions:
             raise ValueError(f"expected {self.positions} records, got {len(records)}; pass one per window position")
+        kept = min(record.probs.shape[1] for record in records)
+        if kept < self.k:
+            raise ValueError(f"expected records of at least {self.k} values, got {kept}; pad them as topk_softmax does")
         return torch.cat([self._transform(r.probs[:, : self.k]) for r in records], dim=1)
 
     def _transform(self, probs: torch.Tensor) -> torch.Tensor:

@@ -4,12 +4,15 @@ Watermark Capacity Evaluator")."""
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.nn.functional import dropout
 
 from caw.evaluator.features import FeatureSpec
 
@@ -37,12 +40,13 @@ class Evaluator(torch.nn.Module):
         self.layer1 = torch.nn.Linear(spec.size, hidden)
         self.layer2 = torch.nn.Linear(hidden, hidden)
         self.layer3 = torch.nn.Linear(hidden, 1)
+        self.dropout = 0.0  # of hidden units, while training only
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """Features float32 [B, size] -> capacity before the sigmoid, float32 [B]."""
         x = (features - self.mean) / self.scale
-        x = torch.relu(self.layer1(x))
-        x = torch.relu(self.layer2(x))
+        x = dropout(torch.relu(self.layer1(x)), self.dropout, self.training)
+        x = dropout(torch.relu(self.layer2(x)), self.dropout, self.training)
         return self.layer3(x).squeeze(-1)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -67,11 +71,10 @@ class Evaluator(torch.nn.Module):
     def load(cls, name_or_path: str | Path) -> Evaluator:
         """Load shipped weights by name ("smollm2-135m") or any .safetensors file that `save` wrote.
 
-        Raises FileNotFoundError or ValueError in one sentence.
+        Raises FileNotFoundError or ValueError in one sentence: no such file, a file of something else, features this
+        version does not know, weights of another shape, weights that are not finite.
         """
-        path = Path(name_or_path)
-        if not path.suffix:
-            path = WEIGHTS_FOLDER / f"{path.name}.safetensors"
+        path = WEIGHTS_FOLDER / f"{name_or_path}.safetensors" if str(name_or_path) in shipped() else Path(name_or_path)
         if not path.is_file():
             raise FileNotFoundError(
                 f"evaluator must be a .safetensors file or one of {', '.join(shipped()) or 'none shipped'}, got "
@@ -84,11 +87,36 @@ class Evaluator(torch.nn.Module):
             spec = FeatureSpec(**json.loads(metadata["spec"]))
             network = cls(spec, int(metadata["hidden"]), json.loads(metadata["provenance"]))
             network.load_state_dict(tensors)
-        except (KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            found = f"no {error} in its metadata" if isinstance(error, KeyError) else str(error).replace("\n", " ")
             raise ValueError(
-                f"expected evaluator weights that Evaluator.save wrote in {path}, found {error}"
+                f"expected evaluator weights of this version in {path}, found: {found}; train again with "
+                "`caw train-evaluator`"
             ) from error
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise ValueError(f"evaluator weights must be finite, {path} holds others; train again")
         return network.eval().requires_grad_(False)
+
+
+def check_model(evaluator: Evaluator, model_name: str | Path, stacklevel: int = 2) -> None:
+    """Warn, once per call, if the evaluator was trained on another model than `model_name`.
+
+    Names are compared without folders, file endings, quantisation and case, so that a .gguf file or a copy in a
+    folder of the model's own name is the model. An evaluator that names no model says nothing.
+    """
+    trained = str(evaluator.provenance.get("model") or "")
+    if trained and _plain_name(trained) != _plain_name(model_name):
+        warnings.warn(
+            f"this evaluator was trained on {trained} and will read {model_name}: capacities may be off; train one for "
+            "this model with `caw train-evaluator`",
+            stacklevel=stacklevel,
+        )
+
+
+def _plain_name(name: str | Path) -> str:
+    """The last part of a hub id or path, lower case, without .gguf, quantisation mark and "-instruct"."""
+    last = str(name).rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")
+    return re.sub(r"[-._](i?q\d\w*|f16|f32|bf16|fp16)$", "", last).removesuffix("-instruct")
 
 
 def shipped() -> list[str]:

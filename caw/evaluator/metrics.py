@@ -1,0 +1,128 @@
+"""How well scores tell key tokens from others: ranking figures, figures at a threshold, calibration.
+
+F1 alone flatters where most tokens are key (calling every token key already has F1 = 2r / (1 + r) at base rate r):
+judge by AUROC and average precision. All on scikit-learn, which the extra `eval` brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from caw.evaluator.positions import Positions
+
+BINS = 10
+
+
+def _sklearn() -> Any:
+    try:
+        import sklearn.metrics
+    except ImportError as error:
+        raise ImportError("evaluator metrics need scikit-learn; run `pip install 'caw[eval]'`") from error
+    return sklearn.metrics
+
+
+def auroc(key: np.ndarray, score: np.ndarray) -> float:
+    """Chance that a key token scores above another one, ties half. key bool [n], score [n]; both classes needed."""
+    return float(_sklearn().roc_auc_score(key, score))
+
+
+def best_threshold(key: np.ndarray, score: np.ndarray) -> float:
+    """The score at and above which calling tokens key gives the greatest F1; the greatest such score on ties."""
+    precision, recall, thresholds = _sklearn().precision_recall_curve(key, score)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    best = f1[:-1].max()  # the last point is "no token", without a threshold
+    return float(thresholds[np.flatnonzero(f1[:-1] == best)[-1]])
+
+
+def figures(key: np.ndarray, score: np.ndarray, threshold: float) -> dict[str, float]:
+    """AUROC, average precision, and precision, recall, F1 of "score >= threshold", rounded to 4 digits."""
+    metrics = _sklearn()
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+        key, score >= threshold, average="binary", zero_division=0.0
+    )
+    found = {
+        "auroc": metrics.roc_auc_score(key, score),
+        "average_precision": metrics.average_precision_score(key, score),
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "threshold": threshold,
+    }
+    return {name: round(float(value), 4) for name, value in found.items()}
+
+
+def compare(positions: Positions, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Figures of each score [N] on the test part, thresholds chosen on the validation part.
+
+    Adds the evaluators that need no training: entropy, logit_delta, and all_tokens_key (every score equal).
+    Returns {"tokens", "base_rate", "evaluators": {name: figures}} for all tokens and, under "agree", for those whose
+    reference token is the model's own choice (their thresholds chosen on such tokens too).
+    """
+    key, part = positions.key, positions.part
+    everything = {**scores, **positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
+    results = {}
+    for name, chosen in (("all", np.ones(len(positions), dtype=bool)), ("agree", positions.agree)):
+        validation, test = chosen & (part == "validation"), chosen & (part == "test")
+        require_both_classes(key[validation], f"validation part ({name} tokens)")
+        require_both_classes(key[test], f"test part ({name} tokens)")
+        results[name] = {
+            "tokens": int(test.sum()),
+            "base_rate": round(float(key[test].mean()), 4),
+            "evaluators": {
+                evaluator: figures(key[test], score[test], best_threshold(key[validation], score[validation]))
+                for evaluator, score in everything.items()
+            },
+        }
+    return {**results["all"], "agree": results["agree"]}
+
+
+def require_both_classes(key: np.ndarray, what: str) -> None:
+    """Raise ValueError unless `key` holds key tokens and others."""
+    if not key.any() or key.all():
+        raise ValueError(
+            f"the {what} must hold key tokens and others, got {int(key.sum())} key of {key.size}; label more documents"
+        )
+
+
+def document_interval(
+    positions: Positions, score: np.ndarray, part: str, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the AUROC on a part; whole documents are drawn: their tokens are not independent."""
+    inside = np.flatnonzero(positions.part == part)
+    document = np.asarray(positions.arrays["document"])[inside]
+    groups = [inside[document == d] for d in np.unique(document)]
+    generator, found = np.random.default_rng(seed), []
+    for _ in range(resamples):
+        some = np.concatenate([groups[g] for g in generator.integers(len(groups), size=len(groups))])
+        key = positions.key[some]
+        if key.any() and not key.all():
+            found.append(_fast_auroc(key, score[some]))
+    low, high = np.percentile(found, [2.5, 97.5])
+    return round(float(low), 4), round(float(high), 4)
+
+
+def _fast_auroc(key: np.ndarray, score: np.ndarray) -> float:
+    """Mann-Whitney form, ties half; scikit-learn's takes ten times as long in the bootstrap."""
+    rank = np.unique(score, return_inverse=True)[1]
+    counts = np.bincount(rank)
+    mean_rank = np.cumsum(counts) - (counts - 1) / 2
+    positives = int(key.sum())
+    total = float(mean_rank[rank][key].sum())
+    return (total - positives * (positives + 1) / 2) / (positives * (key.size - positives))
+
+
+def reliability(key: np.ndarray, capacity: np.ndarray, bins: int = BINS) -> dict[str, Any]:
+    """Reliability diagram of capacity [n] in (0, 1): per bin [mean capacity, share of key tokens, tokens], and the
+    expected calibration error, the mean distance of the two weighted by tokens."""
+    place = np.minimum((capacity * bins).astype(int), bins - 1)
+    rows, error = [], 0.0
+    for b in range(bins):
+        inside = place == b
+        if inside.any():
+            mean, share = float(capacity[inside].mean()), float(key[inside].mean())
+            rows.append([round(mean, 4), round(share, 4), int(inside.sum())])
+            error += abs(mean - share) * inside.mean()
+    return {"expected_calibration_error": round(float(error), 4), "bins": rows}

@@ -1,0 +1,152 @@
+"""Teacher-forced pass: what the target model's distributions are along a reference answer.
+
+One forward of the model over prompt + reference; the logits at position i - 1 give p_i, the record of token i. Records
+are made by `Record.from_logits`, features later by `FeatureSpec.assemble`: decoding's own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from caw.evaluator.features import MAX_PREVIOUS
+from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, encode
+from caw.evaluator.positions import Positions
+from caw.policies.entropy import entropy
+from caw.record import Record
+
+BATCH_TOKENS = 1024
+ROWS = 8  # logit rows per op call: they stay in the CPU's cache
+
+
+def record_positions(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[LabelledText],
+    folder: str | Path,
+    *,
+    template: str = TEMPLATE,
+    prefix: str = "",
+    batch_tokens: int = BATCH_TOKENS,
+    progress: bool = True,
+) -> Positions:
+    """Run the model over every text and store the records of its reference tokens and their neighbours in `folder`.
+
+    Args:
+        model, tokenizer: as `caw.load_model` gives them. The model reads texts in batches of like length, padded on
+            the right, where a causal model cannot see it.
+        template, prefix: the prompt; see `labels.encode`.
+        batch_tokens: tokens per forward, padding included (at least one text).
+        progress: show a bar if stderr is a terminal.
+
+    Overwrites what `folder` held. Raises ValueError for a text longer than the model's positions, a tokenizer without
+    offsets, or logits that are not finite.
+    """
+    if not texts:
+        raise ValueError("expected at least one labelled text, got none; check the label file")
+    folder = Path(folder)
+    coded = [encode(tokenizer, text, template, prefix) for text in texts]
+    _check_lengths(model, coded)
+    # p_j exists for j >= 1 only: nothing comes before the first token
+    firsts = np.array([max(1, c.first - MAX_PREVIOUS) for c in coded])
+    ends = np.array([len(c.ids) + 1 for c in coded])  # the last kept position is the one behind the reference
+    store = Positions.create(folder, ends - firsts, sum(len(c.key) for c in coded))
+    _store_tokens(store, coded, firsts)
+    order = sorted(range(len(coded)), key=lambda i: (len(coded[i].ids), i))
+    with _bar(len(coded), enabled=progress) as advance, torch.inference_mode():
+        for batch in _batches(order, [len(c.ids) for c in coded], batch_tokens):
+            logits, start = _forward(model, [coded[i].ids for i in batch], int(firsts[batch].min()) - 1)
+            for b, i in enumerate(batch):
+                # logits of place j - 1 are those of p_j
+                _store_rows(
+                    store, logits[b, firsts[i] - 1 - start : ends[i] - 1 - start], int(store.bounds[i]), coded[i]
+                )
+                advance()
+    meta = {
+        "model": str(model.config._name_or_path),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "template": template,
+        "prefix_sha256": hashlib.sha256(prefix.encode()).hexdigest() if prefix else None,
+        "documents": [t.name for t in texts],
+        "tokens": len(store),
+        "key_tokens": int(store.key.sum()),
+    }
+    return store.close(folder, meta)
+
+
+def _check_lengths(model: Any, coded: Sequence[EncodedText]) -> None:
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    for c in coded:
+        if limit and len(c.ids) > limit:
+            raise ValueError(
+                f"prompt and reference must fit the model's {limit} positions, {c.text.name} has {len(c.ids)} tokens; "
+                "use a shorter prefix or leave the document out"
+            )
+
+
+def _store_tokens(store: Positions, coded: Sequence[EncodedText], firsts: np.ndarray) -> None:
+    done = 0
+    for i, c in enumerate(coded):
+        here = slice(done, done + len(c.key))
+        store.arrays["token"][here] = c.ids[c.first :]
+        store.arrays["key"][here] = c.key
+        store.arrays["row"][here] = store.bounds[i] + c.first - firsts[i] + np.arange(len(c.key))
+        store.arrays["document"][here] = i
+        done = here.stop
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Runs of `order` (by length) whose padded size stays within batch_tokens."""
+    batch: list[int] = []
+    for i in order:
+        if batch and (len(batch) + 1) * lengths[i] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    yield batch
+
+
+def _forward(model: Any, rows: Sequence[tuple[int, ...]], first: int) -> tuple[torch.Tensor, int]:
+    """Logits [B, n, V] of right-padded rows and the place of the first of them, at most `first`."""
+    longest = max(len(row) for row in rows)
+    ids = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=model.device)
+    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        arguments["logits_to_keep"] = longest - first  # the vocabulary's rows cost most of the memory
+    logits = model(**arguments).logits
+    return logits, longest - logits.shape[1]
+
+
+def _store_rows(store: Positions, logits: torch.Tensor, start: int, coded: EncodedText) -> None:
+    """Write the records of logits [n, V] into rows start..start + n."""
+    for begin in range(0, logits.shape[0], ROWS):
+        some = logits[begin : begin + ROWS]
+        record = Record.from_logits(some)
+        if not bool(record.logsumexp.isfinite().all()):
+            raise ValueError(f"expected finite logits, the model gives others on {coded.text.name}; use float32")
+        here = slice(start + begin, start + begin + some.shape[0])
+        store.arrays["values"][here] = record.values.cpu().numpy()
+        store.arrays["ids"][here] = record.ids.cpu().numpy()
+        store.arrays["logsumexp"][here] = record.logsumexp.cpu().numpy()
+        store.arrays["entropy"][here] = entropy(some).cpu().numpy()
+
+
+@contextlib.contextmanager
+def _bar(total: int, *, enabled: bool) -> Iterator[Callable[[], None]]:
+    if not enabled or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    columns = (TextColumn("reading references"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading references", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,174 @@
+"""Train an evaluator: standardised inputs, Adam on binary cross-entropy, early stopping, temperature calibration.
+
+The paper's printed loss lacks the `1 -` inside its second logarithm (appendix "Details of Watermark Capacity
+Evaluator"): as printed it would push every capacity up, whatever the label. The loss here is the cross-entropy
+    -(c log E + (1 - c) log(1 - E))
+that the text beside it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
+
+from caw.evaluator.features import FeatureSpec
+from caw.evaluator.metrics import auroc, compare, document_interval, reliability, require_both_classes
+from caw.evaluator.network import Evaluator
+from caw.evaluator.positions import Positions
+
+CHUNK = 8192
+SCALE_FLOOR = 1e-6  # inputs that never change (padding) must not be divided by 0
+TEMPERATURES = (0.1, 10.0)
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """hidden: width h. patience: epochs without a better validation loss before stopping. dropout: share of hidden
+    units dropped while training. weight_decay: decoupled (AdamW); 0 is plain Adam."""
+
+    hidden: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    dropout: float = 0.1
+    batch_size: int = 512
+    max_epochs: int = 60
+    patience: int = 6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "batch_size", "max_epochs", "patience"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}; use the default")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}; use 0.1")
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
+            raise ValueError(
+                f"learning_rate must be > 0 and weight_decay >= 0, got {self.learning_rate!r} and "
+                f"{self.weight_decay!r}; use the defaults"
+            )
+
+
+def train(
+    positions: Positions, spec: FeatureSpec | None = None, settings: TrainSettings | None = None
+) -> tuple[Evaluator, dict[str, Any]]:
+    """Train on the train part of stored positions, stop and calibrate on validation, measure on test.
+
+    Returns the evaluator (eval mode, no provenance yet) and what was measured: `metrics.compare`'s figures of
+    "capacity" beside the untrained evaluators, the AUROC's interval, validation AUROC, calibration, epochs. The same
+    arguments and thread count give the same weights.
+    """
+    spec, settings = spec or FeatureSpec(), settings or TrainSettings()
+    part = positions.part
+    data = {}
+    for name in ("train", "validation"):
+        tokens = np.flatnonzero(part == name)
+        require_both_classes(positions.key[tokens], f"{name} part")
+        data[name] = (positions.features(spec, tokens), torch.from_numpy(positions.key[tokens]).float())
+    evaluator, history = fit(*data["train"], *data["validation"], spec, settings)
+    capacity = predict(evaluator, positions.features(spec, np.arange(len(positions))))
+    measured = compare(positions, {"capacity": capacity})
+    validation, test = part == "validation", part == "test"
+    return evaluator, {
+        "validation_auroc": round(auroc(positions.key[validation], capacity[validation]), 4),
+        **measured,
+        "auroc_ci": document_interval(positions, capacity, "test"),
+        "calibration": {"temperature": history["temperature"], **reliability(positions.key[test], capacity[test])},
+        "epochs": history["epochs"],
+        "settings": asdict(settings),
+    }
+
+
+def choose_transform(
+    positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None = None
+) -> tuple[Evaluator, dict[str, Any]]:
+    """Train one evaluator for each spec and keep the one with the greatest validation AUROC, the first on ties.
+
+    What was measured gains "choice": validation AUROC by transform.
+    """
+    trained = [train(positions, spec, settings) for spec in specs]
+    aurocs = [measured["validation_auroc"] for _, measured in trained]
+    evaluator, measured = trained[int(np.argmax(aurocs))]
+    return evaluator, {**measured, "choice": {s.transform: a for s, a in zip(specs, aurocs, strict=True)}}
+
+
+def fit(
+    features: torch.Tensor,
+    key: torch.Tensor,
+    validation_features: torch.Tensor,
+    validation_key: torch.Tensor,
+    spec: FeatureSpec,
+    settings: TrainSettings,
+) -> tuple[Evaluator, dict[str, Any]]:
+    """The network that fits features float32 [n, spec.size] to key float32 [n], calibrated on the validation arrays.
+
+    Leaves the global random state alone. Returns it with {"epochs", "losses" (validation, per epoch), "temperature"}.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        network = Evaluator(spec, settings.hidden)
+        network.dropout = settings.dropout
+        network.mean.copy_(features.mean(0))
+        network.scale.copy_(features.std(0, correction=0).clamp_min(SCALE_FLOOR))
+        best, losses = _descend(network, (features, key), (validation_features, validation_key), settings)
+    network.load_state_dict(best)
+    network.eval().requires_grad_(False)
+    temperature = calibrate(network, validation_features, validation_key)
+    return network, {"epochs": len(losses), "losses": losses, "temperature": round(temperature, 4)}
+
+
+def _descend(
+    network: Evaluator,
+    data: tuple[torch.Tensor, torch.Tensor],
+    validation: tuple[torch.Tensor, torch.Tensor],
+    settings: TrainSettings,
+) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Weights of the epoch with the least validation loss, and every epoch's validation loss."""
+    features, key = data
+    optimizer = torch.optim.AdamW(network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    best: dict[str, torch.Tensor] = {}
+    losses: list[float] = []
+    for _ in range(settings.max_epochs):
+        network.train()
+        for batch in torch.randperm(len(key)).split(settings.batch_size):
+            optimizer.zero_grad()
+            cross_entropy(network.logits(features[batch]), key[batch]).backward()
+            optimizer.step()
+        network.eval()
+        losses.append(float(cross_entropy(_logits(network, validation[0]), validation[1])))
+        if losses[-1] == min(losses):
+            best = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+        if len(losses) - losses.index(min(losses)) > settings.patience:
+            break
+    return best, losses
+
+
+def calibrate(network: Evaluator, features: torch.Tensor, key: torch.Tensor) -> float:
+    """Divide the network's logits by the temperature with the least cross-entropy, folded into its last layer in
+    place; returns the temperature."""
+    logits = _logits(network, features).double()
+
+    def loss(log_temperature: float) -> float:
+        return float(cross_entropy(logits / float(np.exp(log_temperature)), key.double()))
+
+    temperature = float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
+    with torch.no_grad():
+        network.layer3.weight.div_(temperature)
+        network.layer3.bias.div_(temperature)
+    return temperature
+
+
+def predict(network: Evaluator, features: torch.Tensor) -> np.ndarray:
+    """Capacity float32 [n] of features [n, spec.size]."""
+    return _logits(network, features).sigmoid().numpy()
+
+
+def _logits(network: Evaluator, features: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.cat([network.logits(some) for some in features.split(CHUNK)])
