@@ -54,7 +54,7 @@ def assert_close(actual: Any, expected: Any, row: str) -> None:
     the finite rest is compared in float64, errors relative to the RMS of the expected finite values.
     """
     limit = tolerance(row)
-    a, e = (torch.as_tensor(x).detach().cpu().double() for x in (actual, expected))
+    a, e = _float64(actual), _float64(expected)
     if a.shape != e.shape:
         raise AssertionError(f"shapes differ: got {tuple(a.shape)}, expected {tuple(e.shape)}")
     finite = e.isfinite()
@@ -73,3 +73,8 @@ def assert_close(actual: Any, expected: Any, row: str) -> None:
             f"row {row!r}: relative rms {rms:.3g} (limit {limit.rms:.3g}), peak {peak:.3g} (limit {limit.peak:.3g}); "
             f"worst is {float(a[finite][at])!r}, expected {float(size[at])!r}"
         )
+
+
+def _float64(x: Any) -> torch.Tensor:
+    """Python numbers become float64 at once; torch would round them to float32 first."""
+    return x.detach().cpu().double() if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=torch.float64)

@@ -48,3 +48,9 @@ def test_errors_are_relative_to_the_size_of_what_is_expected() -> None:
 def test_unknown_rows_are_named() -> None:
     with pytest.raises(KeyError, match="add a row"):
         assert_close(1.0, 1.0, "fp8")
+
+
+def test_python_numbers_keep_their_float64_digits() -> None:
+    assert_close(0.21210301103016074, 0.21210301103016047, "float64")
+    with pytest.raises(AssertionError):
+        assert_close(0.1 + 1e-9, 0.1, "float64")

@@ -1,0 +1,219 @@
+"""From text to result: counting evidence once, batches, messages, bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from caw.detection import DetectionResult, Detector, detect, detector
+from caw.detection.detector import first_occurrences
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW, Unigram, Watermark
+
+ALL = [
+    KGW(key=1),
+    KGW(key=1, seeding="selfhash"),
+    KGW(key=1, context_width=3),
+    Unigram(key=1),
+    EXP(key=1),
+    EXP(key=1, context_width=6),
+]
+IDS = [f"{w.name}{w.window}" for w in ALL]
+REPETITIVE = [5, 6, 5, 6, 5, 6, 7, 5, 6, 7, 7, 7, 7]
+
+
+def expected_counted(watermark: Watermark, ids: list[int]) -> list[bool]:
+    """Whether each token counts, one token after the other, from the words of DESIGN: what counts once."""
+    evidence = watermark.score_tokens(torch.tensor(ids, dtype=torch.int64)).evidence.tolist()
+    seen: set[tuple[int, ...]] = set()
+    counted = []
+    for row in evidence:
+        counted.append(tuple(row) not in seen)
+        seen.add(tuple(row))
+    return counted
+
+
+@pytest.mark.parametrize("watermark", ALL, ids=IDS)
+@pytest.mark.parametrize("length", [0, 1, 2, 5, 13])
+def test_a_result_is_what_counting_by_hand_gives(watermark: Watermark, length: int) -> None:
+    ids = REPETITIVE[:length]
+    result = detect([ids], None, watermark, fpr=0.01)[0]
+    values = watermark.score_tokens(torch.tensor(ids, dtype=torch.int64)).values.tolist()
+    counted = expected_counted(watermark, ids)
+    score, n = math.fsum(v for v, c in zip(values, counted, strict=True) if c), sum(counted)
+    assert result.num_tokens == length and result.num_scored == n
+    assert result.token_ids == tuple(ids)
+    assert [s is not None for s in result.token_scores] == counted
+    assert_close(
+        [s for s in result.token_scores if s is not None],
+        [v for v, c in zip(values, counted, strict=True) if c],
+        "float64",
+    )
+    assert_close(result.score, score, "float64")
+    if isinstance(watermark, EXP):
+        p, z = stats.gamma.sf(score, n) if n else 1.0, (score - n) / math.sqrt(n) if n else 0.0
+    else:
+        f = watermark.green_fraction  # type: ignore[attr-defined]
+        p, z = stats.binom.sf(score - 1, n, f), (score - n * f) / math.sqrt(n * f * (1 - f)) if n else 0.0
+    assert_close(result.p_value, p, "tail")
+    assert_close(result.z_score, z, "float64")
+    assert result.is_watermarked == (result.p_value <= 0.01)
+    assert (result.watermark, result.key_id, result.fpr, result.mode) == (
+        watermark.name,
+        watermark.key_id,
+        0.01,
+        "exact",
+    )
+
+
+def test_what_counts_once_in_a_text_that_repeats_itself() -> None:
+    """EXP: a context once, whatever follows it. KGW: context and token. Unigram: a token."""
+    ids = [8, 9, 8, 9, 8, 7]
+    counted = {w.name: [s is not None for s in detect(ids, None, w).token_scores] for w in (
+        EXP(key=1, context_width=1), KGW(key=1), Unigram(key=1),
+    )}  # fmt: skip
+    assert counted["exp"] == [True, True, True, False, False, False]
+    assert counted["kgw"] == [True, True, True, False, False, True]
+    assert counted["unigram"] == [True, True, False, False, False, True]
+
+
+rows = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 2), st.integers(0, 2), st.booleans()), max_size=30)
+
+
+@given(rows=rows)
+def test_first_occurrences(rows: list[tuple[int, int, int, bool]]) -> None:
+    table = np.array(rows, dtype=object).reshape(-1, 4)
+    got = first_occurrences(
+        table[:, 0].astype(np.int64), table[:, 1:3].astype(np.int64).reshape(-1, 2), table[:, 3].astype(bool)
+    )
+    seen: set[Any] = set()
+    for (*row, among), first in zip(rows, got.tolist(), strict=True):
+        assert first == (among and tuple(row) not in seen)
+        if among:
+            seen.add(tuple(row))
+
+
+@pytest.mark.parametrize("watermark", ALL, ids=IDS)
+@pytest.mark.parametrize("stream_tokens", [1, 40, 1 << 18])
+def test_a_text_in_a_batch_equals_the_text_alone(
+    watermark: Watermark, stream_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours give no context and no evidence, however the batch is cut."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 6, n).tolist() for n in (3, 0, 1, 57, 57, 0, 20)] + [[1, 2, 3]] * 2 + [[]]
+    alone = [detect([text], None, watermark)[0] for text in texts]
+    monkeypatch.setattr(detector, "STREAM_TOKENS", stream_tokens)
+    together = detect(texts, None, watermark)
+    assert len(together) == len(texts)
+    for one, other in zip(together, alone, strict=True):
+        assert one.token_ids == other.token_ids and one.num_scored == other.num_scored
+        assert [s is None for s in one.token_scores] == [s is None for s in other.token_scores]
+        for name in ("score", "z_score", "p_value"):
+            assert_close(getattr(one, name), getattr(other, name), "tail")
+
+
+class Words:
+    """A tokenizer: the lengths of the words."""
+
+    def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
+        assert options["add_special_tokens"] is False
+        return {"input_ids": [[len(word) for word in text.split()] for text in texts]}
+
+
+def test_text_and_its_ids_give_the_same_result() -> None:
+    text = "one two three four five six seven"
+    watermark = EXP(key="k")
+    assert detect(text, Words(), watermark) == detect([3, 3, 5, 4, 4, 3, 5], None, watermark)
+    assert detect([text, text], Words(), watermark) == [detect(text, Words(), watermark)] * 2
+    assert isinstance(detect(text, Words(), watermark), DetectionResult)
+    assert Detector(Words(), watermark)(text) == detect(text, Words(), watermark)
+
+
+def test_no_texts_give_no_results() -> None:
+    assert detect([], None, KGW(key=1)) == [] and detect([], Words(), KGW(key=1)) == []
+
+
+@pytest.mark.parametrize("watermark", ALL, ids=IDS)
+def test_empty_text_has_p_one_and_says_so(watermark: Watermark) -> None:
+    for result in (detect("", Words(), watermark), detect([[]], None, watermark)[0]):
+        assert (result.p_value, result.z_score, result.score, result.num_scored) == (1.0, 0.0, 0.0, 0)
+        assert not result.is_watermarked and result.token_scores == ()
+        assert result.message == "the text is empty: nothing to score, p = 1"
+
+
+def test_messages() -> None:
+    green = Unigram(key=1).green_vocabulary(torch.empty(1, 0, dtype=torch.int64), 4000)[0].nonzero()[:, 0].tolist()
+    four = detect(green[:4], None, Unigram(key=1))
+    assert (
+        four.message
+        == "the text is too short to decide: a p-value of 0.001 needs 5 that count (p = 0.00391, 4 of 4 tokens count)"
+    )
+    assert not four.is_watermarked
+    five = detect([*green[:5], green[0]], None, Unigram(key=1))
+    assert five.message == "watermarked at a false-positive rate of 0.001 (p = 0.000977, 5 of 6 tokens count)"
+    assert five.is_watermarked
+    red = [t for t in range(4000) if t not in set(green)]
+    assert detect(red[:30], None, Unigram(key=1)).message == (
+        "no watermark found at a false-positive rate of 0.001 (p = 1, 30 of 30 tokens count)"
+    )
+
+
+def test_the_decision_is_the_callers_false_positive_rate() -> None:
+    p = detect(list(range(40)), None, EXP(key=2)).p_value
+    assert 0 < p < 1
+    assert detect(list(range(40)), None, EXP(key=2), fpr=p).is_watermarked
+    assert not detect(list(range(40)), None, EXP(key=2), fpr=np.nextafter(p, 0).item()).is_watermarked
+
+
+def test_compat_counts_every_token_of_green_lists_and_each_context_of_races() -> None:
+    for watermark in ALL:
+        exact, compat = (detect(REPETITIVE * 3, None, watermark, mode=m) for m in ("exact", "compat"))
+        assert compat.mode == "compat"
+        if isinstance(watermark, EXP):
+            assert dataclasses.replace(compat, mode="exact") == exact
+        else:
+            assert compat.num_scored == len(REPETITIVE) * 3 > exact.num_scored
+            values = watermark.score_tokens(torch.tensor(REPETITIVE * 3)).values
+            assert compat.score == float(values.sum())
+
+
+def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:
+    key = 0xC0FFEE123456789
+    result = detect(REPETITIVE, None, KGW(key=key))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.p_value = 0.0
+    written = json.dumps(dataclasses.asdict(result))
+    assert json.loads(written)["token_scores"] == list(result.token_scores)
+    for text in (written, repr(result), repr(Detector(None, KGW(key=key)))):
+        assert str(key) not in text and f"{key:x}" not in text.lower()
+
+
+BAD = [
+    ({"watermark": "kgw"}, TypeError, "watermark must be a KGW, Unigram or EXP, got str"),
+    ({"watermark": KGW}, TypeError, "watermark must be a KGW, Unigram or EXP, got ABCMeta"),
+    ({"fpr": 0.0}, ValueError, r"fpr must be a number in \(0, 1\), got 0.0"),
+    ({"fpr": 1}, ValueError, r"fpr must be a number in \(0, 1\), got 1"),
+    ({"fpr": float("nan")}, ValueError, "fpr must be a number"),
+    ({"fpr": "1e-3"}, TypeError, "fpr must be a number"),
+    ({"mode": "fast"}, ValueError, "mode must be 'exact' or 'compat', got 'fast'"),
+    ({"tokenizer": "gpt2"}, TypeError, "tokenizer must be callable like a transformers tokenizer, got str"),
+    ({"text_or_ids": [-1]}, ValueError, "one with -1"),
+    ({"text_or_ids": "text"}, TypeError, "text needs the tokenizer"),
+]
+
+
+@pytest.mark.parametrize("change, error, message", BAD, ids=[m for *_, m in BAD])
+def test_bad_arguments_are_refused_in_one_sentence(change: dict[str, Any], error: type, message: str) -> None:
+    arguments = {"text_or_ids": [1, 2], "tokenizer": None, "watermark": KGW(key=1), **change}
+    with pytest.raises(error, match=message) as caught:
+        detect(**arguments)
+    assert "\n" not in str(caught.value)

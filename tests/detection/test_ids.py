@@ -1,0 +1,87 @@
+"""What detection takes, and what it says about everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from caw.detection.ids import split_input, to_ids
+
+
+class Words:
+    """A tokenizer: the lengths of the words. Remembers how it was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, dict[str, Any]]] = []
+
+    def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
+        self.calls.append((texts, options))
+        return {"input_ids": [[len(word) for word in text.split()] for text in texts]}
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3], dtype=np.int32), torch.tensor([1, 2, 3]), list(torch.tensor([1, 2, 3])),
+     list(np.array([1, 2, 3]))],
+)  # fmt: skip
+def test_one_flat_sequence_is_one_text(flat: Any) -> None:
+    items, single = split_input(flat)
+    assert single
+    (ids,) = to_ids(items, None)
+    assert ids.dtype == np.int64 and ids.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("many", [[[1, 2], [3]], ([1, 2], (3,)), [np.array([1, 2]), torch.tensor([3])]])
+def test_a_list_of_them_is_several(many: Any) -> None:
+    items, single = split_input(many)
+    assert not single
+    assert [ids.tolist() for ids in to_ids(items, None)] == [[1, 2], [3]]
+
+
+def test_empty_inputs() -> None:
+    assert split_input([]) == ([], False) and to_ids([], None) == []
+    assert [x.tolist() for x in to_ids([[], [5]], None)] == [[], [5]]
+    items, single = split_input(torch.empty(0, dtype=torch.int64))
+    assert single and to_ids(items, None)[0].tolist() == []
+    assert to_ids([torch.empty(0)], None)[0].dtype == np.int64
+
+
+def test_texts_are_tokenised_in_one_call_without_special_tokens() -> None:
+    tokenizer = Words()
+    assert [ids.tolist() for ids in to_ids(["a bb", "", "ccc"], tokenizer)] == [[1, 2], [], [3]]
+    assert len(tokenizer.calls) == 1
+    assert tokenizer.calls[0] == (["a bb", "", "ccc"], {"add_special_tokens": False, "verbose": False})
+
+
+BAD = [
+    (5, None, TypeError, "expected a str, one flat sequence of token ids, or a list of either, got int"),
+    (None, None, TypeError, "got NoneType"),
+    (b"bytes", Words(), TypeError, "got bytes"),
+    ({"input_ids": [1]}, None, TypeError, "got dict"),
+    ("text", None, TypeError, "text needs the tokenizer of the model that wrote it, got None"),
+    (["a", [1]], Words(), TypeError, "got both in one list"),
+    ([[1], "a"], Words(), TypeError, "got both in one list"),
+    ([[1], 2], None, TypeError, "text 1 is of type int"),
+    ([1, [2]], None, ValueError, "text 0 is a nested one"),
+    ([[[1], [2]]], None, ValueError, r"text 0 is of shape \(2, 1\)"),
+    ([[1], [[2], [3, 4]]], None, ValueError, "text 1 is a nested one"),
+    (torch.ones(2, 3, dtype=torch.int64), None, ValueError, r"text 0 is of shape \(2, 3\)"),
+    (torch.tensor(3), None, ValueError, r"text 0 is of shape \(\)"),
+    ([3, -1], None, ValueError, "one with -1; remove padding, and labels such as -100"),
+    ([[1], [2**31]], None, ValueError, "text 1 is one with 2147483648"),
+    ([2**70], None, TypeError, "text 0 is of object values"),
+    ([1.0, 2.0], None, TypeError, "text 0 is of float64 values"),
+    ([1, None], None, TypeError, "text 0 is of object values"),
+    ([True, False], None, TypeError, "text 0 is of bool values"),
+    ([1, "a"], None, TypeError, "text 0 is of <U"),
+]
+
+
+@pytest.mark.parametrize("given, tokenizer, error, message", BAD, ids=[m for *_, m in BAD])
+def test_everything_else_is_refused_in_one_sentence(given: Any, tokenizer: Any, error: type, message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        to_ids(split_input(given)[0], tokenizer)
+    assert "\n" not in str(caught.value) and "; " in str(caught.value)
