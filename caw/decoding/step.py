@@ -135,7 +135,7 @@ class Stepper:
         state.pending = torch.where(overflow, _column(ladder.candidates, choice), -1)
         state.pending_strength, state.pending_capacity = strength, capacity
         emitted = state.active & ~overflow
-        slot = torch.where(overflow | waiting, 0, choice)
+        slot = torch.where(waiting | (choice >= width), 0, choice)  # also in rows at rest, whose choice means nothing
         cache.commit(slot, emitted)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, width)
         self._advance(state, logits, following, slot, emitted)
