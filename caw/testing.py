@@ -27,8 +27,12 @@ TOLERANCES: dict[str, Tolerance] = {
     "float32": Tolerance(1e-6, 1e-5, "one reduction or transcendental in float32, any order"),
     "float64": Tolerance(1e-13, 1e-12, "one reduction or transcendental in float64, any order"),
     "tail": Tolerance(1e-10, 1e-10, "p-values: incomplete beta and gamma functions of different libraries"),
+    "forward": Tolerance(1e-5, 3e-5, "logits of a whole float32 model through another attention or batch shape; "
+                         "22 tiny architectures: 4e-6, 9e-6"),  # fmt: skip
     # margins below which a decision may differ from a reference that rounds elsewhere; `margin` reads them
     "margin/race": Tolerance(1e-13, 1e-12, "float64 race values; a line in strength has one rounding more"),
+    "margin/decision": Tolerance(1e-5, 1e-4, "row `forward` through features, evaluator and strength; relative to the "
+                                 "logits' RMS"),  # fmt: skip
     "margin/logit": Tolerance(1e-7, 2.4e-7, "adding a bias in float32 can round two logits to one (2 ulp)"),
 }
 

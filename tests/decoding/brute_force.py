@@ -1,0 +1,225 @@
+"""Decoding by definition: the whole sequence through the plain model at every step, no cache, no ladder, no siblings.
+
+Each decision comes with its margin: how far, relative to the logits' size, it is from falling otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
+from caw.testing import tolerance
+from caw.watermarks import EXP, KGW, Unigram, prf
+
+RECORD = 100
+STRENGTH_STEP = 1e-4  # how far the strength may move without changing a decision that is called clear
+
+
+@dataclass
+class Decision:
+    """token, the original token it competes with, its capacity (NaN if not asked) and strength, and the margin."""
+
+    token: int
+    original: int
+    strength: float
+    capacity: float
+    margin: float
+
+
+@dataclass
+class BruteForce:
+    """One way to decode; `decide` gives the next token of a prompt and what was generated so far."""
+
+    model: Any
+    watermark: Any = None
+    policy: Any = field(default_factory=lambda: FixedStrength(1.0))
+    eos: tuple[int, ...] = ()
+    min_new_tokens: int = 0
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def decode(self, prompt: list[int], max_new_tokens: int, occurrence: int = 0) -> list[int]:
+        new: list[int] = []
+        while len(new) < max_new_tokens and not (new and new[-1] in self.eos):
+            new.append(self.decide(prompt, new, occurrence).token)
+        return new
+
+    @torch.inference_mode()
+    def decide(self, prompt: list[int], new: list[int], occurrence: int = 0) -> Decision:
+        rows = self.model(torch.tensor([prompt + new]), use_cache=False).logits[0].float()
+        plain = rows[-1]
+        warped = self._warp(plain, len(new))
+        scores = warped + self._noise(prompt, len(new), occurrence, plain.shape[0]) if self.do_sample else warped
+        original = int(scores.argmax())  # the first of equal ones
+        capacity = self._capacity(prompt + new, rows, original)
+        strength = self._strength(plain, capacity)
+        choose = lambda s: self._choose(scores.numpy(), warped.numpy(), new, original, np.float32(s))  # noqa: E731
+        token, gap = choose(strength)
+        steps = (max(0.0, strength - STRENGTH_STEP), strength + STRENGTH_STEP)
+        clear = strength == 0 or isinstance(self.policy, FixedStrength) or all(choose(s)[0] == token for s in steps)
+        top = scores.topk(2).values
+        margin = min(gap, float(top[0] - top[1]), self._threshold_margin(plain)) if clear else 0.0
+        return Decision(token, original, strength, capacity, margin / float(plain.square().mean().sqrt()))
+
+    def _warp(self, logits: torch.Tensor, generated: int) -> torch.Tensor:
+        scores = logits.clone()
+        if generated < self.min_new_tokens:
+            scores[list(self.eos)] = -torch.inf
+        if not self.do_sample:
+            return scores
+        scores = scores / self.temperature
+        if 0 < self.top_k < scores.shape[0]:
+            scores[scores < scores.sort(descending=True).values[self.top_k - 1]] = -torch.inf
+        if self.top_p < 1:
+            ascending = scores.sort()
+            unlikely = ascending.values.softmax(0).cumsum(0) <= 1 - self.top_p
+            unlikely[-1] = False
+            scores[ascending.indices[unlikely]] = -torch.inf
+        return scores
+
+    def _noise(self, prompt: list[int], generated: int, occurrence: int, vocab_size: int) -> torch.Tensor:
+        digest = hashlib.sha256(repr((occurrence, tuple(prompt))).encode()).digest()
+        stream = [int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
+        key = prf.derive_key(self.seed, b"caw/sample")
+        words = prf.token_word(key, prf.absorb_context(key, [*stream, generated]), np.arange(vocab_size))
+        return torch.from_numpy(-np.log(-np.log((words + 0.5) / 2.0**32))).float()
+
+    def _capacity(self, ids: list[int], rows: torch.Tensor, original: int) -> float:
+        if not isinstance(self.policy, CapacityPolicy):
+            return math.nan
+        spec = self.policy.network.spec
+        ahead = self.model(torch.tensor([[*ids, original]]), use_cache=False).logits[0, -1:].float()
+        rows = torch.cat([rows, ahead])
+        here = len(ids) - 1
+        parts = []
+        for position in range(here - spec.previous, here + spec.next + 1):
+            probs = torch.zeros(spec.k)
+            if position >= 0:
+                kept = rows[position].softmax(0).sort(descending=True).values[: spec.k]
+                probs[: len(kept)] = kept
+            logs = probs.clamp_min(1e-10).log()
+            gaps = torch.cat([logs[:1], logs[0] - logs[1:]])
+            parts.append({"raw": probs, "log": logs, "gap": gaps}[spec.transform])
+        return float(self.policy.network(torch.cat(parts)[None]))
+
+    def _strength(self, logits: torch.Tensor, capacity: float) -> float:
+        policy = self.policy
+        if isinstance(policy, FixedStrength):
+            return policy.value
+        if isinstance(policy, EntropyThreshold):
+            return policy.value if _entropy(logits) > policy.nats else 0.0
+        if isinstance(policy, LogitDeltaThreshold):
+            return policy.value if _gap(logits) < policy.gap else 0.0
+        clamped = min(max(capacity, 1e-4), 1 - 1e-4)
+        return policy.beta * max(0.0, (policy.theta - clamped) / policy.theta) if policy.theta else 0.0
+
+    def _threshold_margin(self, logits: torch.Tensor) -> float:
+        if isinstance(self.policy, EntropyThreshold):
+            return abs(_entropy(logits) - self.policy.nats)
+        if isinstance(self.policy, LogitDeltaThreshold):
+            return abs(_gap(logits) - self.policy.gap)
+        return math.inf
+
+    # Choices: (token, gap between it and the next best) ----------------------------------------------------------
+
+    def _choose(
+        self, scores: np.ndarray, warped: np.ndarray, new: list[int], original: int, strength: np.float32
+    ) -> tuple[int, float]:
+        if self.watermark is None or strength == 0 or self._repeats(new):
+            return original, math.inf
+        if isinstance(self.watermark, EXP):
+            return self._race(scores, warped, new, strength)
+        bonus = np.float32(strength * np.float32(self.watermark.delta))
+        return _best(scores + np.where(self._green(new, scores.size), bonus, np.float32(0)))
+
+    def _race(
+        self, scores: np.ndarray, warped: np.ndarray, new: list[int], strength: np.float32
+    ) -> tuple[int, float]:
+        wm = self.watermark
+        order = np.lexsort((np.arange(scores.size), -scores))[:RECORD]
+        order = order[scores[order] > -np.inf]
+        words = prf.token_word(wm.secret, prf.absorb_context(wm.secret, _last(new, wm.context_width)), order)
+        uniform = ((words >> 8) + 1) / (2.0**24 + 1)
+        gumbel = -np.log(-np.log(uniform.astype(np.float32).astype(np.float64)))
+        race = warped[order].astype(np.float64) + gumbel
+        if wm.strength == "scale":
+            start = scores[order].astype(np.float64)
+            return _best(start + float(strength) * (race - start), order)
+        reach = 2 * strength * np.float32(wm.top_k)
+        racing = max(1, int(sum(reach > np.float32(2 * rank - 1) for rank in range(1, order.size + 1))))
+        token, gap = _best(race[:racing], order[:racing])
+        if racing < order.size:  # who is in the race depends on the order at the cut
+            gap = min(gap, float(scores[order[racing - 1]] - scores[order[racing]]))
+        return token, gap
+
+    def _repeats(self, new: list[int]) -> bool:
+        wm = self.watermark
+        if not (isinstance(wm, EXP) and wm.deduplicate):
+            return False
+        contexts = [tuple(_last(new[:i], wm.context_width)) for i in range(len(new) + 1)]
+        return contexts[-1] in contexts[:-1]
+
+    def _green(self, new: list[int], vocab_size: int) -> np.ndarray:
+        wm = self.watermark
+        tokens = np.arange(vocab_size)
+        limit = int(wm.gamma * 2**24)
+        if isinstance(wm, Unigram):
+            return (_word(prf.derive_key(wm.secret, b"caw/unigram"), [], tokens) >> 8) < limit
+        assert isinstance(wm, KGW)
+        key = prf.derive_key(wm.secret, b"caw/kgw")
+        if wm.seeding == "lefthash":
+            return (_word(key, _last(new, wm.context_width), tokens) >> 8) < limit
+        pairs = [_word(key, [x], tokens) for x in _last(new, wm.context_width - 1)]
+        return (_word(key, [np.min(pairs, axis=0), tokens], tokens) >> 8) < limit
+
+
+def agree(actual: list[int], expected: list[int], decisions: BruteForce, prompt: list[int], what: str) -> int:
+    """Assert that two token lists are equal, or first differ where the decision was within the tolerance table's row.
+
+    Returns (and prints) how many such cases there were, 0 or 1.
+    """
+    if actual == expected:
+        return 0
+    at = next((i for i, (a, e) in enumerate(zip(actual, expected, strict=False)) if a != e), -1)
+    assert at >= 0, f"{what}: one list ends before the other: {actual} {expected}"
+    decision = decisions.decide(prompt, expected[:at])
+    limit = tolerance("margin/decision").peak
+    print(f"{what}: differs at token {at} ({actual[at]} for {expected[at]}), margin {decision.margin:.2e}")
+    assert decision.margin < limit, f"{what}: token {at} is {actual[at]}, expected {expected[at]}; {decision}"
+    return 1
+
+
+def _word(key: int, context: list[Any], tokens: np.ndarray) -> np.ndarray:
+    return prf.token_word(key, prf.absorb_context(key, context), tokens)
+
+
+def _last(new: list[int], width: int) -> list[int]:
+    return ([-1] * width + new)[len(new) :]
+
+
+def _best(values: np.ndarray, ids: np.ndarray | None = None) -> tuple[int, float]:
+    """(the id of the greatest value, ties to the smaller id; distance to the next)."""
+    ids = np.arange(values.size) if ids is None else ids
+    best = values.max()
+    token = int(ids[values == best].min())
+    others = values[ids != token]
+    return token, float(best - others.max()) if others.size else math.inf
+
+
+def _entropy(logits: torch.Tensor) -> float:
+    p = logits.double().softmax(0)
+    return float(-(p * p.clamp_min(1e-300).log()).sum())
+
+
+def _gap(logits: torch.Tensor) -> float:
+    top = logits.topk(2).values
+    return float(top[0] - top[1])
