@@ -60,6 +60,25 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
     return model, tokenizer
 
 
+def load_tokenizer(name: str | Path) -> Any:
+    """The tokenizer alone, which is all that detection needs; `name` as in `load_model`, nothing is dequantised.
+
+    Raises as `load_model` does.
+    """
+    source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
+    gguf: dict[str, Any] = {}
+    if source.suffix == ".gguf":
+        cached, local = _cache_folder(source), True
+        folder = str(cached)
+        if not (cached / "config.json").is_file():
+            _require_gguf_packages()
+            folder, gguf = str(source.parent), {"gguf_file": source.name}
+    else:
+        folder, local = _folder_or_hub_id(name)
+    with _quiet():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=local, **gguf)
+
+
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     """The torch dtype that "auto" or a name stands for on this device."""
     if isinstance(dtype, torch.dtype):
@@ -122,6 +141,15 @@ def _folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
 
 def _dequantised(file: Path) -> str:
     """Folder with the float32 model of a .gguf file, made on the first call."""
+    target = _cache_folder(file)
+    if not (target / "config.json").is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _convert(file, target)
+    return str(target)
+
+
+def _cache_folder(file: Path) -> Path:
+    """Where the float32 model of a .gguf file lies or would lie; raises if the file is none."""
     if not file.is_file():
         raise FileNotFoundError(f"expected a .gguf model file, found nothing at {file}; check the path")
     with open(file, "rb") as stream:
@@ -130,18 +158,18 @@ def _dequantised(file: Path) -> str:
     stat = file.stat()
     mark = hashlib.sha256(f"{CACHE_VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
     root = Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw") / "models"
-    target = root / f"{file.stem}-{mark[:12]}"
-    if not (target / "config.json").is_file():
-        root.mkdir(parents=True, exist_ok=True)
-        _convert(file, target)
-    return str(target)
+    return root / f"{file.stem}-{mark[:12]}"
+
+
+def _require_gguf_packages() -> None:
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise ImportError(f"reading .gguf files needs the package {package}; run `pip install 'caw[demo]'`")
 
 
 def _convert(file: Path, target: Path) -> None:
     """Dequantise into a temporary folder and move it in place, so that a killed run leaves no half model."""
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise ImportError(f"reading .gguf files needs the package {package}; run `pip install 'caw[demo]'`")
+    _require_gguf_packages()
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
     try:
         with _quiet():
