@@ -1,0 +1,24 @@
+"""Every architecture as a fixture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from decoding.architectures import CONFIGS, build
+
+
+@pytest.fixture(params=sorted(CONFIGS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(name: str) -> Any:
+    """A tiny float32 model of each architecture in turn."""
+    return build(name)
+
+
+@pytest.fixture(scope="session")
+def llama() -> Any:
+    return build("llama")
