@@ -1,0 +1,67 @@
+"""Block sizes by shape, fixed before any capture: no autotuning.
+
+UNTUNED: start values from compiler reports (registers, shared memory, asynchronous copies), not from a clock. No GPU
+timing stands behind any number here yet.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from caw.triton_kernels.launching import SM_COUNT, cdiv, next_power_of_2
+
+MAX_SPLITS = 64
+CTAS_PER_SM = 2
+MIN_BLOCKS_PER_SPLIT = 2  # a split shorter than this pays more for its partial result than it saves
+
+
+@dataclass(frozen=True)
+class AttentionBlocks:
+    """Tile of one program: block_m query rows, block_n prefix positions, block_d >= D."""
+
+    block_m: int
+    block_n: int
+    block_d: int
+    num_warps: int
+    num_stages: int
+
+
+def attention_blocks(rows: int, dim: int, dtype: torch.dtype) -> AttentionBlocks:
+    """Blocks for `rows` = C * H / HK query rows per KV head; more than 64 rows take several M blocks."""
+    block_d = max(next_power_of_2(dim), 16)
+    block_m = min(max(next_power_of_2(rows), 16), 64)
+    if dtype == torch.float32:
+        # exact float32 products run on the plain units from registers: a smaller tile keeps them from spilling
+        return AttentionBlocks(16, 32 if block_d <= 64 else 16, block_d, 4, 2)
+    if block_d > 128:
+        # [64, 256] float32 accumulators fill 128 registers of each of 128 threads: twice the warps halve that
+        return AttentionBlocks(block_m, 32, block_d, 8 if block_m == 64 else 4, 2)
+    return AttentionBlocks(block_m, 64, block_d, 4, 3)
+
+
+def num_splits(batch: int, kv_heads: int, m_blocks: int, size: int, block_n: int) -> int:
+    """Into how many parts the prefix is cut; from shapes only, so a captured graph keeps it.
+
+    As in FlashAttention's heuristic: the smallest count whose last wave of programs is at least 85 % as full as the
+    best one's.
+    """
+    programs, slots = batch * kv_heads * m_blocks, SM_COUNT * CTAS_PER_SM
+    limit = max(1, min(MAX_SPLITS, cdiv(size, block_n * MIN_BLOCKS_PER_SPLIT), cdiv(slots, max(programs, 1))))
+    fill = [programs * s / (cdiv(programs * s, slots) * slots) for s in range(1, limit + 1)]
+    return next(s for s, f in enumerate(fill, start=1) if f >= 0.85 * max(fill))
+
+
+@dataclass(frozen=True)
+class TopKBlocks:
+    """Elements per program of the first kernel, and warps of both."""
+
+    block_v: int
+    part_warps: int
+    merge_warps: int
+
+
+def topk_blocks(vocab_size: int) -> TopKBlocks:
+    """4096 logits a program: enough programs for few rows, and K of each are few enough to merge in one program."""
+    if vocab_size <= 1024:
+        return TopKBlocks(max(next_power_of_2(vocab_size), 128), 4, 4)
+    # merge reads up to cdiv(V, block) * K candidates in registers: above 160k tokens 4096 a block would spill it
+    return TopKBlocks(4096, 8, 8) if vocab_size <= 160_000 else TopKBlocks(8192, 16, 8)

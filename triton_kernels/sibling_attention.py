@@ -1,0 +1,332 @@
+"""Attention of C sibling candidates over the committed prefix and themselves, as split-KV flash decoding.
+
+    out_c = softmax([ scale q_c . K[first : T] , scale q_c . k_c ]) . [ V[first : T] ; v_c ]    (sibling_attention_ref)
+
+No tree mask: a length, and one own key and value per candidate (paper, appendix "Explanations on Multi-branch
+Pre-generation Mechanism", read so that a candidate sees itself). The C * H / HK query rows that share a KV head form
+one tile, so the prefix is read once whatever C is. The prefix is cut into S parts; each gives (o_s, e_s), its output
+and base-2 logsumexp, and with the own score s and the sink z
+
+    out = (sum_s 2^(e_s - m) o_s + 2^(s - m) v_c) / (sum_s 2^(e_s - m) + 2^(s - m) + 2^(z - m)),   m = the maximum
+
+S and the grid depend on shapes only, the loop bounds on the lengths in device memory. With S = 1 the first kernel
+finishes by itself.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from caw.triton_kernels.block_sizes import attention_blocks, num_splits
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch
+
+LOG2E = tl.constexpr(math.log2(math.e))
+MAX_CANDIDATES = 32
+MAX_DIM = 256
+
+
+@triton.jit
+def _log2_scores(raw, scale, softcap, HAS_SOFTCAP: tl.constexpr):
+    """q . k -> base-2 scores. tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), never overflows."""
+    if HAS_SOFTCAP:
+        x = raw * (scale / softcap)
+        e = tl.exp(-2.0 * tl.abs(x))
+        t = (1.0 - e) / (1.0 + e)
+        return tl.where(x < 0, -t, t) * (softcap * LOG2E)
+    return raw * (scale * LOG2E)
+
+
+@triton.jit
+def _finite(x):
+    """-inf -> 0, so that 2^(-inf - m) is 0 and never NaN."""
+    return tl.where(x == float("-inf"), 0.0, x)
+
+
+@triton.jit(do_not_specialize=["window", "group", "candidates"])
+def _split_kernel(
+    q_ptr, k_ptr, v_ptr, table_ptr, k_own_ptr, v_own_ptr, lengths_ptr, sinks_ptr, out_ptr, lse_ptr,
+    stride_qb, stride_qh, stride_qc, stride_qd,
+    stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd,
+    stride_kob, stride_koh, stride_koc, stride_kod,
+    stride_vob, stride_voh, stride_voc, stride_vod,
+    stride_tb, kv_heads, group, candidates, size, window, scale, softcap,
+    D: tl.constexpr, SPLITS: tl.constexpr, PAGE: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One part of the prefix for BLOCK_M query rows of one KV head. PAGE = 0: contiguous cache, else page size.
+
+    Writes o_s float32 [SPLITS, B * H * C, D] and e_s [SPLITS, B * H * C], or with SPLITS == 1 the output itself.
+    """
+    tl.static_assert(BLOCK_D >= D)
+    i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
+    i_bh = tl.program_id(1)
+    i_s = tl.program_id(2)
+    # int64: i_b * stride exceeds 2**31 at B = 64, T = 32k
+    i_b = (i_bh // kv_heads).to(tl.int64)
+    i_h = (i_bh % kv_heads).to(tl.int64)
+    o_m = i_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    o_n = tl.arange(0, BLOCK_N)
+    o_d = tl.arange(0, BLOCK_D)
+    rows = group * candidates
+    m_m = o_m < rows
+    m_d = o_d < D
+    m_md = m_m[:, None] & m_d[None, :]
+    o_c = o_m % candidates
+    o_h = i_h * group + o_m // candidates
+
+    p_q = q_ptr + i_b * stride_qb + o_h[:, None] * stride_qh + o_c[:, None] * stride_qc + o_d[None, :] * stride_qd
+    b_q = tl.load(p_q, mask=m_md, other=0.0)  # [BLOCK_M, BLOCK_D]
+    if UPCAST:  # the interpreter computes wrongly in bfloat16
+        b_q = b_q.to(tl.float32)
+
+    # a length past the cache is clamped: wrong at worst, never a wild access
+    length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
+    first = length * 0
+    if HAS_WINDOW:
+        first = tl.maximum(length - window + 1, 0)
+    chunk = tl.cdiv(tl.cdiv(length - first, SPLITS), BLOCK_N) * BLOCK_N
+    low = first + i_s * chunk
+    high = tl.minimum(low + chunk, length)
+
+    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_sum = tl.zeros([BLOCK_M], tl.float32)
+    b_acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for start in range(low, high, BLOCK_N):
+        m_n = start + o_n < high
+        m_nd = m_n[:, None] & m_d[None, :]
+        if PAGE > 0:
+            position = start + o_n
+            page = tl.load(table_ptr + i_b * stride_tb + position // PAGE, mask=m_n, other=0).to(tl.int64)
+            place = position % PAGE
+            p_k = k_ptr + (page * stride_kb + i_h * stride_kh + place * stride_kn)[:, None]
+            p_v = v_ptr + (page * stride_vb + i_h * stride_vh + place * stride_vn)[:, None]
+        else:
+            # one 64-bit offset per block, 32-bit ones inside the tile
+            begin = start + (i_b * 0)
+            p_k = k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
+            p_v = v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
+        b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
+        b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
+        if UPCAST:
+            b_k = b_k.to(tl.float32)
+            b_v = b_v.to(tl.float32)
+        raw = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        scores = tl.where(m_n[None, :], _log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
+        new_max = tl.maximum(b_max, tl.max(scores, 1))
+        shift = _finite(new_max)
+        weights = tl.exp2(scores - shift[:, None])
+        decay = tl.exp2(b_max - shift)
+        b_sum = b_sum * decay + tl.sum(weights, 1)
+        b_acc = b_acc * decay[:, None]
+        b_acc = tl.dot(weights.to(b_v.dtype), b_v, b_acc, input_precision="ieee")
+        b_max = new_max
+
+    o_r = i_bh.to(tl.int64) * rows + o_m  # (b * H + h) * C + c: output rows of one KV head are neighbours
+    if SPLITS == 1:
+        p_ko = k_own_ptr + i_b * stride_kob + i_h * stride_koh + o_c[:, None] * stride_koc + o_d[None, :] * stride_kod
+        p_vo = v_own_ptr + i_b * stride_vob + i_h * stride_voh + o_c[:, None] * stride_voc + o_d[None, :] * stride_vod
+        b_ko = tl.load(p_ko, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
+        b_vo = tl.load(p_vo, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
+        own = _log2_scores(tl.sum(b_q.to(tl.float32) * b_ko, 1), scale, softcap, HAS_SOFTCAP)
+        top = tl.maximum(b_max, own)
+        if HAS_SINKS:
+            sink = tl.load(sinks_ptr + o_h, mask=m_m, other=0.0).to(tl.float32) * LOG2E
+            top = tl.maximum(top, sink)
+        decay = tl.exp2(b_max - top)
+        own_weight = tl.exp2(own - top)
+        total = b_sum * decay + own_weight
+        if HAS_SINKS:
+            total += tl.exp2(sink - top)
+        b_out = (b_acc * decay[:, None] + own_weight[:, None] * b_vo) / total[:, None]
+        tl.store(out_ptr + o_r[:, None] * D + o_d[None, :], b_out.to(out_ptr.dtype.element_ty), mask=m_md)
+    else:
+        o_p = i_s.to(tl.int64) * tl.num_programs(1) * rows + o_r
+        b_lse = tl.where(b_sum > 0, b_max + tl.log2(tl.where(b_sum > 0, b_sum, 1.0)), float("-inf"))
+        tl.store(lse_ptr + o_p, b_lse, mask=m_m)
+        if high > low:  # the combine step does not read what an empty part would have written
+            b_out = b_acc / tl.where(b_sum > 0, b_sum, 1.0)[:, None]
+            tl.store(out_ptr + o_p[:, None] * D + o_d[None, :], b_out, mask=m_md)
+
+
+@triton.jit(do_not_specialize=["group", "candidates"])
+def _combine_kernel(
+    part_ptr, lse_ptr, q_ptr, k_own_ptr, v_own_ptr, sinks_ptr, out_ptr,
+    stride_qb, stride_qh, stride_qc, stride_qd,
+    stride_kob, stride_koh, stride_koc, stride_kod,
+    stride_vob, stride_voh, stride_voc, stride_vod,
+    heads, group, candidates, scale, softcap,
+    D: tl.constexpr, SPLITS: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One output row: the parts, the own token and the sink merged by logsumexp."""
+    i_r = tl.program_id(0).to(tl.int64)
+    count = tl.num_programs(0).to(tl.int64)
+    i_c = i_r % candidates
+    i_h = (i_r // candidates) % heads
+    i_b = i_r // (candidates * heads)
+    i_g = i_h // group
+    o_s = tl.arange(0, BLOCK_S)
+    o_d = tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+
+    b_lse = tl.load(lse_ptr + o_s * count + i_r, mask=o_s < SPLITS, other=float("-inf"))  # [BLOCK_S]
+    p_q = q_ptr + i_b * stride_qb + i_h * stride_qh + i_c * stride_qc + o_d * stride_qd
+    p_ko = k_own_ptr + i_b * stride_kob + i_g * stride_koh + i_c * stride_koc + o_d * stride_kod
+    p_vo = v_own_ptr + i_b * stride_vob + i_g * stride_voh + i_c * stride_voc + o_d * stride_vod
+    b_q = tl.load(p_q, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
+    b_ko = tl.load(p_ko, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
+    b_vo = tl.load(p_vo, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
+    m_s = b_lse > float("-inf")
+    p_part = part_ptr + (o_s[:, None] * count + i_r) * D + o_d[None, :]
+    b_part = tl.load(p_part, mask=m_s[:, None] & m_d[None, :], other=0.0)  # [BLOCK_S, BLOCK_D]
+
+    own = _log2_scores(tl.sum(b_q * b_ko, 0), scale, softcap, HAS_SOFTCAP)
+    top = tl.maximum(tl.max(b_lse, 0), own)
+    if HAS_SINKS:
+        sink = tl.load(sinks_ptr + i_h).to(tl.float32) * LOG2E
+        top = tl.maximum(top, sink)
+    weights = tl.exp2(b_lse - top)
+    own_weight = tl.exp2(own - top)
+    total = tl.sum(weights, 0) + own_weight
+    if HAS_SINKS:
+        total += tl.exp2(sink - top)
+    b_out = (tl.sum(weights[:, None] * b_part, 0) + own_weight * b_vo) / total
+    tl.store(out_ptr + i_r * D + o_d, b_out.to(out_ptr.dtype.element_ty), mask=m_d)
+
+
+def _strides(**tensors: torch.Tensor) -> dict[str, int]:
+    """Strides of tensors under the names kernels use: stride_ + the key + one letter of the value's dimensions."""
+    letters = {"q": "bhcd", "ko": "bhcd", "vo": "bhcd", "k": "bhnd", "v": "bhnd"}
+    return {
+        f"stride_{name}{letter}": tensor.stride(i)
+        for name, tensor in tensors.items()
+        for i, letter in enumerate(letters[name])
+    }
+
+
+def _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, paged: bool) -> None:
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("q", q, FLOATS, (None, None, None, None))
+    batch, heads, candidates, dim = q.shape
+    prefix = "pages" if paged else "cache"
+    check_tensor(f"k_{prefix}", k_cache, (q.dtype,), (None if paged else batch, None, None, dim), q)
+    kv_heads = k_cache.shape[1]
+    check_tensor(f"v_{prefix}", v_cache, (q.dtype,), tuple(k_cache.shape), q)
+    check_tensor("k_own", k_own, (q.dtype,), (batch, kv_heads, candidates, dim), q)
+    check_tensor("v_own", v_own, (q.dtype,), (batch, kv_heads, candidates, dim), q)
+    check_tensor("lengths", lengths, (torch.int64,), (batch,), q)
+    check(lengths.is_contiguous(), "lengths must be contiguous", f"stride {lengths.stride()}", "call .contiguous()")
+    check(1 <= candidates <= MAX_CANDIDATES, f"q must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer")
+    check(1 <= dim <= MAX_DIM, f"q must have a head dim of 1 to {MAX_DIM}", dim, "use the reference")
+    divides = kv_heads > 0 and heads % kv_heads == 0
+    check(divides, f"q must have a multiple of {kv_heads} heads, the cache's", heads, "pass matching heads")
+    check(window is None or window >= 1, "window must be at least 1 or None", window, "pass None for no window")
+    check(softcap is None or softcap > 0, "softcap must be above 0 or None", softcap, "pass None for no cap")
+    if sinks is not None:
+        check_tensor("sinks", sinks, FLOATS, (heads,), q)
+        check(sinks.is_contiguous(), "sinks must be contiguous", f"stride {sinks.stride()}", "call .contiguous()")
+
+
+def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale, window, softcap, sinks):
+    """Start the split kernel and, with more than one part, the combine kernel; returns the output."""
+    batch, heads, candidates, dim = q.shape
+    kv_heads = k_cache.shape[1]
+    group = heads // kv_heads
+    blocks = attention_blocks(group * candidates, dim, q.dtype)
+    m_blocks = cdiv(group * candidates, blocks.block_m)
+    splits = num_splits(batch, kv_heads, m_blocks, size, blocks.block_n)
+    out = q.new_empty(q.shape)
+    count = batch * heads * candidates
+    part = q.new_empty((splits, count, dim), dtype=torch.float32) if splits > 1 else out
+    lse = q.new_empty((splits, count) if splits > 1 else (1,), dtype=torch.float32)
+    own = {"k_own_ptr": k_own, "v_own_ptr": v_own, "sinks_ptr": lse if sinks is None else sinks, "q_ptr": q}
+    numbers = {"group": group, "candidates": candidates, "scale": scale, "softcap": softcap or 1.0}
+    flags = {"D": dim, "SPLITS": splits, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None}
+    launch(
+        _split_kernel,
+        (m_blocks, batch * kv_heads, splits),
+        {
+            **own, **numbers, **flags,
+            **_strides(q=q, k=k_cache, v=v_cache, ko=k_own, vo=v_own),
+            "k_ptr": k_cache, "v_ptr": v_cache, "table_ptr": lengths if table is None else table,
+            "lengths_ptr": lengths, "out_ptr": part, "lse_ptr": lse,
+            "stride_tb": 0 if table is None else table.stride(0),
+            "kv_heads": kv_heads, "size": size, "window": window or 0,
+            "PAGE": page, "HAS_WINDOW": window is not None, "UPCAST": INTERPRETED,
+            "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
+        },
+        num_warps=blocks.num_warps,
+        num_stages=blocks.num_stages,
+    )  # fmt: skip
+    if splits > 1:
+        block_s = triton.next_power_of_2(splits)
+        launch(
+            _combine_kernel,
+            (count,),
+            {
+                **own, **numbers, **flags, **_strides(q=q, ko=k_own, vo=v_own),
+                "part_ptr": part, "lse_ptr": lse, "out_ptr": out, "heads": heads,
+                "BLOCK_S": block_s, "BLOCK_D": blocks.block_d,
+            },
+            num_warps=8 if block_s * blocks.block_d > 8192 else 4,
+        )  # fmt: skip
+    return out
+
+
+def sibling_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_own: torch.Tensor,
+    v_own: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of sibling candidates; arguments and result as in `sibling_attention_ref`.
+
+    q [B, H, C, D], caches [B, HK, S, D], own [B, HK, C, D], all of one dtype, any strides; lengths int64 [B] in device
+    memory. Accumulates in float32; the weights meet V in q's dtype. Deterministic: fixed order, no atomics. Reads
+    2 * B * HK * T * D elements of the prefix once for up to 64 rows C * H / HK, once per 64 rows above.
+
+    Raises:
+        TypeError, ValueError: naming the argument, before any launch. Lengths past the cache are found on a GPU only
+            with TRITON_DEBUG=1 (finding them has to wait for the device); without it they are clamped.
+    """
+    _check(q, k_cache, v_cache, k_own, v_own, lengths, window, softcap, sinks, paged=False)
+    size = k_cache.shape[2]
+    check_lengths(lengths, size)
+    return _launch(q, k_cache, v_cache, None, size, 0, k_own, v_own, lengths, scale, window, softcap, sinks)
+
+
+def sibling_attention_paged(
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    block_table: torch.Tensor,
+    k_own: torch.Tensor,
+    v_own: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same over pages [N, HK, P, D] (any P >= 1) that block_table int32 [B, X] lists; S = X * P.
+
+    Page numbers are not checked against N: that would have to wait for the device.
+    """
+    _check(q, k_pages, v_pages, k_own, v_own, lengths, window, softcap, sinks, paged=True)
+    check_tensor("block_table", block_table, (torch.int32,), (q.shape[0], None), q)
+    check(block_table.stride(-1) == 1 or block_table.shape[1] <= 1, "block_table must have contiguous rows",
+          f"stride {block_table.stride()}", "call .contiguous()")  # fmt: skip
+    page = k_pages.shape[2]
+    check(page >= 1, "k_pages must hold at least 1 position a page", page, "allocate larger pages")
+    size = page * block_table.shape[1]
+    check_lengths(lengths, size)
+    return _launch(q, k_pages, v_pages, block_table, size, page, k_own, v_own, lengths, scale, window, softcap, sinks)
