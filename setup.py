@@ -1,11 +1,117 @@
-"""Package folders; metadata lives in pyproject.toml."""
+"""Package folders and the compiled extension; metadata lives in pyproject.toml.
+
+    caw._C       C++ ops for the CPU: always built where a compiler and torch are at hand
+    caw._C_cuda  CUDA ops: built where CUDA_HOME and a CUDA build of torch are, or with CAW_BUILD_CUDA=1
+
+Both use torch's stable ABI, so that one file serves torch 2.11 to 2.15 and every Python from 3.10. Torch must be
+importable while building (`--no-build-isolation`). A build that fails leaves the reason beside the package and the
+library on its PyTorch reference; CAW_EXT=require makes it fatal.
+"""
+
+import os
+import sys
+from pathlib import Path
 
 from setuptools import find_packages, setup
 
+ROOT = Path(__file__).resolve().parent
+REQUIRE = os.environ.get("CAW_EXT") == "require"
+STABLE_ABI = ["-DTORCH_TARGET_VERSION=0x020b000000000000", "-DPy_LIMITED_API=0x030A0000"]
+# no -march: kernels choose their instruction set when loaded; no contraction: it would flip exact ties
+CXX_FLAGS = [*STABLE_ABI, "-O3", "-g0", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra",
+             "-Wno-unused-parameter", "-Wno-maybe-uninitialized"]  # fmt: skip
+NVCC_FLAGS = [*STABLE_ABI, "-DUSE_CUDA", "-O3", "-std=c++20", "-fmad=false", "--threads=2"]
+CUDA_ARCHITECTURES = ("80", "90", "100")
+
+try:
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
+except ImportError as error:
+    torch, why_no_torch = None, str(error)
+    if REQUIRE:
+        sys.exit(f"CAW_EXT=require needs torch while building ({error}); install it and use --no-build-isolation")
+
+
+def sources(*patterns):
+    return sorted(str(p.relative_to(ROOT)) for pattern in patterns for p in ROOT.glob(pattern))
+
+
+def without_paths(flags, prefix=""):
+    """Compiler flags that keep this machine's folders out of error messages."""
+    folders = (f"{ROOT}/", f"{Path(torch.__file__).parents[1]}/")
+    return [*flags, *(f"{prefix}-ffile-prefix-map={folder}=" for folder in folders)]
+
+
+def extensions():
+    common = {"py_limited_api": True, "include_dirs": [str(ROOT / "csrc")]}
+    cpu = CppExtension(
+        "caw._C",
+        sources("csrc/*.cpp", "csrc/cpu/*.cpp"),
+        extra_compile_args={"cxx": without_paths(CXX_FLAGS)},
+        extra_link_args=["-s"],
+        **common,
+    )
+    wants_cuda = os.environ.get("CAW_BUILD_CUDA", "1" if CUDA_HOME and torch.version.cuda else "0")
+    if wants_cuda != "1":
+        return [cpu]
+    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in CUDA_ARCHITECTURES]
+    cuda = CUDAExtension(
+        "caw._C_cuda",
+        sources("csrc/cuda/*.cu"),
+        extra_compile_args={
+            "cxx": without_paths(CXX_FLAGS),
+            "nvcc": [*without_paths(NVCC_FLAGS, "-Xcompiler="), *codes],
+        },
+        **common,
+    )
+    return [cpu, cuda]
+
+
+def builder():
+    """BuildExtension that builds each extension for itself and survives failures."""
+
+    class Build(BuildExtension):
+        def build_extensions(self):
+            every, self.failures = self.extensions, {}
+            for extension in every:
+                self.extensions = [extension]
+                try:
+                    super().build_extensions()
+                except BaseException as error:  # distutils and ninja raise SystemExit too
+                    if REQUIRE or isinstance(error, KeyboardInterrupt):
+                        raise
+                    self.failures[extension.name] = f"{type(error).__name__}: {error}"
+                self.note(extension.name)
+            self.extensions = [e for e in every if e.name not in self.failures]
+
+        def note(self, name):
+            """Leave the reason of a failure beside the package, where the import finds it; remove an old one."""
+            folder = ROOT if self.inplace else Path(self.build_lib)
+            path = folder / (name.replace(".", "/") + ".failed.txt")
+            if name not in self.failures:
+                path.unlink(missing_ok=True)
+                return
+            print(f"warning: {name} was not built: {self.failures[name]}", file=sys.stderr)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.failures[name].splitlines()[0] + "\n")
+
+    return Build.with_options(no_python_abi_suffix=True)
+
+
+compiled = (
+    {
+        "ext_modules": extensions(),
+        "cmdclass": {"build_ext": builder()},
+        "options": {"bdist_wheel": {"py_limited_api": "cp310"}},
+    }
+    if torch is not None
+    else {}
+)
 setup(
     packages=[*find_packages(include=["caw", "caw.*"]), "caw.triton_kernels"],
     # kernels sit at the top of the tree but are installed inside the package: Triton's own tree has a
     # top-level `triton_kernels`, and other libraries probe for that name
     package_dir={"caw": "caw", "caw.triton_kernels": "triton_kernels"},
     package_data={"caw": ["evaluator/weights/*", "py.typed"]},
+    **compiled,
 )

@@ -1,27 +1,33 @@
-"""Loads the compiled extension `caw._C` if it was built; says once why not."""
+"""Loads the compiled extensions `caw._C` (CPU) and `caw._C_cuda` if they were built; says once why not."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 import torch
 
 REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ compiler)"
 
 
-def _load() -> str:
-    """Load the library; the reason if it cannot be had, else an empty string."""
-    spec = importlib.util.find_spec("caw._C")
+def _load(name: str) -> str:
+    """Load a library; the reason if it cannot be had, else an empty string."""
+    spec = importlib.util.find_spec(f"caw.{name}")
     if spec is None or spec.origin is None:
-        return f"caw's compiled extension is not installed; {REMEDY}"
+        # what setup.py left behind when the build failed; pip hides its warning
+        failure = Path(__file__).parent / f"{name}.failed.txt"
+        found = f"was not built: {failure.read_text().strip()}" if failure.is_file() else "is not installed"
+        return f"caw's compiled extension {name} {found}; {REMEDY}"
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
-        return f"caw's compiled extension does not load ({error}); {REMEDY}"
+        return f"caw's compiled extension {name} does not load ({error}); {REMEDY}"
     return ""
 
 
-WHY_MISSING = _load()
+WHY_MISSING = _load("_C")
+# linked against torch's CUDA libraries, which a CPU build of torch lacks
+WHY_MISSING_CUDA = _load("_C_cuda") if torch.version.cuda else "this torch has no CUDA"
 if WHY_MISSING and os.environ.get("CAW_EXT") == "require":
     raise ImportError(WHY_MISSING)

@@ -15,6 +15,7 @@ import torch
 from caw import _ext
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.permutation_ref import permutation_green_ref, permutation_head_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
@@ -23,11 +24,16 @@ NAMESPACE = "caw"
 _library = torch.library.Library(NAMESPACE, "DEF")
 
 
-def _register(schema: str, reference: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Define one op; its CPU kernel is the extension's if that brought one, else the reference."""
+def has_kernel(name: str, device: str) -> bool:
+    """Whether the op has a kernel for the device type ("cpu", "cuda")."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", device.upper()))
+
+
+def _register(schema: str, reference: Callable[..., Any] | None, fake: Callable[..., Any]) -> Any:
+    """Define one op; its CPU kernel is the extension's if that brought one, else the reference if there is one here."""
     name = schema.split("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", "CPU"):
+    if reference is not None and not has_kernel(name, "cpu"):
         _library.impl(name, reference, "CPU")
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     return getattr(torch.ops.caw, name).default
@@ -74,6 +80,72 @@ select_candidate = _register(
     "select_candidate(Tensor candidates, Tensor needs, Tensor counts, Tensor strength, int rule, float full) -> Tensor",
     select_candidate_ref,
     lambda candidates, needs, counts, strength, rule, full: torch.empty_like(counts),
+)
+
+# ---- ops that only the extension has; callers keep their PyTorch code for when it is missing -------------------------
+# enumerate_candidates: the whole ladder of each row. Reference: Watermark.ladder. scheme: see watermarks/base.py
+RACE_TOP_K, RACE_SCALE = 2, 3
+
+
+def _rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
+    """Width M of a ladder over K = `size` entries."""
+    if scheme != RACE_TOP_K:
+        return size if scheme == RACE_SCALE else 2
+    reach = 2 * torch.tensor(max_strength, dtype=torch.float32) * full
+    return max(1, int((reach > 2 * torch.arange(1, size + 1, dtype=torch.float32) - 1).sum()))
+
+
+def _enumerate_candidates_fake(
+    values: torch.Tensor,
+    ids: torch.Tensor,
+    race: torch.Tensor,
+    scores: torch.Tensor,
+    context: torch.Tensor,
+    key: int,
+    scheme: int,
+    threshold: int,
+    full: float,
+    max_strength: float,
+) -> tuple[torch.Tensor, ...]:
+    width = _rungs(values.shape[1], scheme, full, max_strength)
+    needs = values.new_empty((values.shape[0], width))
+    return torch.empty_like(needs, dtype=torch.int64), needs, ids.new_empty((values.shape[0],))
+
+
+enumerate_candidates = _register(
+    "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, int key, int scheme, "
+    "int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
+    None,
+    _enumerate_candidates_fake,
+)
+
+# score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: Watermark.score_tokens_ref
+score_tokens = _register(
+    "score_tokens(Tensor tokens, int window, int key, int scheme, int threshold) -> (Tensor, Tensor)",
+    None,
+    lambda tokens, window, key, scheme, threshold: (
+        tokens.new_empty(tokens.shape, dtype=torch.float64),
+        tokens.new_empty((tokens.shape[0] if scheme == 1 else 0,)),
+    ),
+)
+
+# sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W]. Reference: decoding.sampling.gumbel_noise_ref
+sampling_noise = _register(
+    "sampling_noise(Tensor context, int key, int vocab_size) -> Tensor",
+    None,
+    lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
+)
+
+# torch.randperm(vocab_size)[:count] of each seed's CPU generator: ids [N, count], or a set of bits int32 [N, V / 32]
+permutation_head = _register(
+    "permutation_head(Tensor seeds, int vocab_size, int count) -> Tensor",
+    permutation_head_ref,
+    lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], count)),
+)
+permutation_green = _register(
+    "permutation_green(Tensor seeds, int vocab_size, int count) -> Tensor",
+    permutation_green_ref,
+    lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], (vocab_size + 31) // 32), dtype=torch.int32),
 )
 
 

@@ -25,14 +25,25 @@ class Tolerance:
 TOLERANCES: dict[str, Tolerance] = {
     "exact": Tolerance(0.0, 0.0, "the same float operations in the same order"),
     "float32": Tolerance(1e-6, 1e-5, "one reduction or transcendental in float32, any order"),
+    "softmax": Tolerance(
+        4e-6,
+        1e-4,
+        "probabilities exp(x - logsumexp) of a record: the logsumexp is rounded at its own "
+        "size (16 nats: 1e-6), and the largest probability is many times the RMS",
+    ),  # fmt: skip
     "float64": Tolerance(1e-13, 1e-12, "one reduction or transcendental in float64, any order"),
     "tail": Tolerance(1e-10, 1e-10, "p-values: incomplete beta and gamma functions of different libraries"),
-    "forward": Tolerance(1e-5, 3e-5, "logits of a whole float32 model through another attention or batch shape; "
-                         "22 tiny architectures: 4e-6, 9e-6"),  # fmt: skip
+    "forward": Tolerance(
+        1e-5,
+        3e-5,
+        "logits of a whole float32 model through another attention or batch shape; 22 tiny architectures: 4e-6, 9e-6",
+    ),  # fmt: skip
+    "capacity": Tolerance(1e-4, 1e-3, "row `forward` through log-probabilities and an evaluator of random weights"),
     # margins below which a decision may differ from a reference that rounds elsewhere; `margin` reads them
     "margin/race": Tolerance(1e-13, 1e-12, "float64 race values; a line in strength has one rounding more"),
-    "margin/decision": Tolerance(1e-5, 1e-4, "row `forward` through features, evaluator and strength; relative to the "
-                                 "logits' RMS"),  # fmt: skip
+    "margin/decision": Tolerance(
+        1e-5, 1e-4, "row `forward` through features, evaluator and strength; relative to the logits' RMS"
+    ),  # fmt: skip
     "margin/logit": Tolerance(1e-7, 2.4e-7, "adding a bias in float32 can round two logits to one (2 ulp)"),
 }
 

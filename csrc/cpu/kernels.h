@@ -1,0 +1,64 @@
+// The vector kernels of the CPU ops, compiled once per instruction set and chosen when the library is loaded.
+#pragma once
+
+#include <cstdint>
+
+namespace caw {
+
+enum Dtype : int { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+
+// Where topk_softmax keeps what passes its threshold; one per thread, reused.
+struct TopkScratch {
+  uint64_t* keys;  // [V]
+  float* maxima;   // [blocks]
+};
+
+constexpr int64_t kMaxDim = 512;  // head dim of sibling_attention, after padding
+constexpr int64_t kTile = 64;     // keys scored before the running maximum is updated
+
+// One KV head's share of sibling_attention: `rows` packed queries over the keys [0, count).
+struct AttendTask {
+  const float* q;  // [rows, padded], scaled
+  const void *k, *v;
+  int64_t k_stride, v_stride, count;  // strides between tokens, in elements
+  int dtype, rows;
+  int64_t dim, padded;
+  float softcap;  // 0 = none
+  float* out;     // [rows, padded], not normalised
+  float *peak, *total;  // [rows]: greatest score, sum of exp(score - peak)
+};
+
+struct Kernels {
+  const char* name;
+  // Largest element (NaN left out) of each block of `block` elements, and of the row.
+  float (*block_maxima)(const void* row, int dtype, int64_t size, int64_t block, float* maxima);
+  // Sum of exp(x - top), and keys of x >= threshold (> if it is -inf) into `keys`; returns how many.
+  int64_t (*filter_and_sum)(const void* row, int dtype, int64_t size, int64_t block, const float* maxima,
+      float threshold, float top, uint64_t* keys, double* sum);
+  void (*exp_shifted)(const float* x, float shift, int64_t size, float* out);  // exp(x - shift)
+  void (*attend)(const AttendTask& task, float* scratch);                     // scratch: attend_scratch floats
+  // out[i] = bias[i] + sum_j weight[i, j] x[j], at least 0 if `relu`
+  void (*affine)(const float* weight, const float* bias, const float* x, int64_t rows, int64_t size, bool relu,
+      float* out);
+  // Gumbel noise of tokens [begin, end) (begin a multiple of 4) from a Philox key and the last 3 counter words.
+  void (*gumbel_row)(const uint32_t* counter, uint32_t key_lo, uint32_t key_hi, int64_t begin, int64_t end, float* out);
+};
+
+inline int64_t attend_scratch(int64_t rows, int64_t padded) { return 2 * kTile * padded + rows * kTile; }
+
+extern const Kernels kGeneric, kAvx2, kAvx512;
+
+// The best set this machine runs; CAW_CPU_ISA=generic|avx2|avx512 lowers it (for tests), read once.
+const Kernels& kernels();
+
+// Float order as unsigned integers, NaN greatest, then smaller ids first: one integer orders a record.
+inline uint64_t order_key(float x, int64_t id) {
+  uint32_t bits;
+  x = x == 0 ? 0.0f : x;
+  __builtin_memcpy(&bits, &x, 4);
+  bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return uint64_t(bits) << 32 | (0xFFFFFFFFu - uint32_t(id));
+}
+inline int64_t key_id(uint64_t key) { return int64_t(0xFFFFFFFFu - uint32_t(key)); }
+
+}  // namespace caw

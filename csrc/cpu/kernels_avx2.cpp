@@ -1,0 +1,28 @@
+// The kernels for avx2.
+#include "kernels_common.h"
+
+#if CAW_X86
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#define CAW_LEVEL 2
+namespace caw {
+namespace {
+#include "simd.inc"
+
+#include "kernels.inc"
+
+#include "noise.inc"
+}  // namespace
+extern const Kernels kAvx2 = {
+    "avx2", block_maxima, filter_and_sum, exp_shifted, attend, affine, gumbel_row};
+}  // namespace caw
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

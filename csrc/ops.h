@@ -1,0 +1,38 @@
+// The CPU ops, one declaration each; schemas, shapes and meaning are in caw/ops.py and the references it names.
+#pragma once
+
+#include <tuple>
+
+#include "tensors.h"
+
+namespace caw {
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> topk_softmax(
+    const Tensor& logits, int64_t k, const std::optional<Tensor>& rows);
+
+Tensor sibling_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own,
+    const Tensor& v_own, const Tensor& lengths, double scale, std::optional<int64_t> window,
+    std::optional<double> softcap, const std::optional<Tensor>& sinks);
+
+void commit_kv(
+    const Tensor& store, const Tensor& scratch, const Tensor& choice, const Tensor& lengths, const Tensor& active);
+
+Tensor evaluate_capacity(const Tensor& features, const std::vector<Tensor>& weights);
+
+Tensor select_candidate(const Tensor& candidates, const Tensor& needs, const Tensor& counts, const Tensor& strength,
+    int64_t rule, double full);
+
+std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, const Tensor& ids, const Tensor& race,
+    const Tensor& scores, const Tensor& context, int64_t key, int64_t scheme, int64_t threshold, double full,
+    double max_strength);
+
+std::tuple<Tensor, Tensor> score_tokens(
+    const Tensor& tokens, int64_t window, int64_t key, int64_t scheme, int64_t threshold);
+
+Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size);
+
+Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);
+
+Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count);
+
+}  // namespace caw

@@ -1,0 +1,16 @@
+// Hands the CPU kernels to torch. Schemas are defined in caw/ops.py, which also works without this library.
+
+#include "ops.h"
+
+STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
+  m.impl("topk_softmax", TORCH_BOX(&caw::topk_softmax));
+  m.impl("sibling_attention", TORCH_BOX(&caw::sibling_attention));
+  m.impl("commit_kv", TORCH_BOX(&caw::commit_kv));
+  m.impl("evaluate_capacity", TORCH_BOX(&caw::evaluate_capacity));
+  m.impl("select_candidate", TORCH_BOX(&caw::select_candidate));
+  m.impl("enumerate_candidates", TORCH_BOX(&caw::enumerate_candidates));
+  m.impl("score_tokens", TORCH_BOX(&caw::score_tokens));
+  m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
+  m.impl("permutation_head", TORCH_BOX(&caw::permutation_head));
+  m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
+}

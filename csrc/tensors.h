@@ -1,0 +1,101 @@
+// What every op needs of a tensor through torch's stable ABI: checks in one sentence, allocation, threads.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cpu/kernels.h"
+
+namespace caw {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Raises RuntimeError with `message` (expected, found, remedy) in Python.
+inline void require(bool condition, const std::string& message) {
+  if (!condition) throw std::runtime_error(message);
+}
+
+inline std::string shape_of(const Tensor& t) {
+  std::string text = "[";
+  for (int64_t i = 0; i < t.dim(); ++i) text += (i ? ", " : "") + std::to_string(t.size(i));
+  return text + "]";
+}
+
+inline void require_shape(const char* name, const Tensor& t, std::initializer_list<int64_t> shape) {
+  bool same = t.dim() == int64_t(shape.size());
+  std::string wanted = "[";
+  int64_t i = 0;
+  for (const int64_t size : shape) {
+    same = same && t.size(i) == size;
+    wanted += (i++ ? ", " : "") + std::to_string(size);
+  }
+  require(same, std::string(name) + " must have shape " + wanted + "], got " + shape_of(t));
+}
+
+inline void require_dtype(const char* name, const Tensor& t, ScalarType type, const char* type_name) {
+  require(t.scalar_type() == type, std::string(name) + " must be " + type_name + "; convert it before the call");
+}
+
+inline bool is_float_type(ScalarType type) {
+  return type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Half;
+}
+
+inline Dtype dtype_of(const char* name, const Tensor& t) {
+  const ScalarType type = t.scalar_type();
+  require(is_float_type(type), std::string(name) + " must be float32, bfloat16 or float16; convert it before the call");
+  return type == ScalarType::Float ? kFloat32 : type == ScalarType::BFloat16 ? kBFloat16 : kFloat16;
+}
+
+inline int64_t element_size(Dtype type) { return type == kFloat32 ? 4 : 2; }
+
+inline const char* offset_bytes(const void* base, int64_t elements, Dtype type) {
+  return static_cast<const char*>(base) + elements * element_size(type);
+}
+
+// A new contiguous CPU tensor, contents undefined.
+inline Tensor make(std::initializer_list<int64_t> shape, ScalarType type) {
+  std::vector<int64_t> sizes(shape), strides(sizes.size());
+  int64_t step = 1;
+  for (size_t i = sizes.size(); i-- > 0; step *= sizes[i] > 1 ? sizes[i] : 1) strides[i] = step;
+  const int32_t code = type == ScalarType::Float ? aoti_torch_dtype_float32()
+      : type == ScalarType::BFloat16             ? aoti_torch_dtype_bfloat16()
+      : type == ScalarType::Half                 ? aoti_torch_dtype_float16()
+      : type == ScalarType::Double               ? aoti_torch_dtype_float64()
+      : type == ScalarType::Int                  ? aoti_torch_dtype_int32()
+                                                 : aoti_torch_dtype_int64();
+  AtenTensorHandle handle = nullptr;
+  const auto error = aoti_torch_empty_strided(
+      int64_t(sizes.size()), sizes.data(), strides.data(), code, aoti_torch_device_type_cpu(), 0, &handle);
+  require(error == AOTI_TORCH_SUCCESS, "memory for a tensor could not be allocated; lower the batch");
+  return Tensor(handle);
+}
+
+// The tensor itself if its elements are dense in order, else a copy.
+inline Tensor dense(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
+
+constexpr int64_t kWorthAThread = 40000;  // nanoseconds of work below which waking a thread costs more than it saves
+
+// f(begin, end) over [0, count) items of `cost` nanoseconds each, in threads where that pays.
+template <class F>
+void for_each_part(int64_t count, int64_t cost, const F& f) {
+  if (count <= 0) return;
+  const int64_t grain = kWorthAThread / (cost > 0 ? cost : 1) + 1;
+  if (count <= grain) {
+    f(int64_t(0), count);
+  } else {
+    torch::stable::parallel_for(0, count, grain, f);
+  }
+}
+
+}  // namespace caw
