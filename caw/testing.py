@@ -39,6 +39,9 @@ TOLERANCES: dict[str, Tolerance] = {
         "logits of a whole float32 model through another attention or batch shape; 22 tiny architectures: 4e-6, 9e-6",
     ),  # fmt: skip
     "capacity": Tolerance(1e-4, 1e-3, "row `forward` through log-probabilities and an evaluator of random weights"),
+    "attention/float32": Tolerance(2e-6, 2e-5, "two reductions and exponentials in float32"),
+    "attention/float16": Tolerance(4e-4, 2.5e-3, "output and softmax weights rounded to float16"),
+    "attention/bfloat16": Tolerance(3e-3, 2e-2, "output and softmax weights rounded to bfloat16"),
     # margins below which a decision may differ from a reference that rounds elsewhere; `margin` reads them
     "margin/race": Tolerance(1e-13, 1e-12, "float64 race values; a line in strength has one rounding more"),
     "margin/decision": Tolerance(
