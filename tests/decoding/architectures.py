@@ -18,7 +18,13 @@ PAD, BOS, EOS = 0, 1, 2
 POSITIONS = 128
 WINDOW = 6  # shorter than the prompts
 
-_IDS = {"vocab_size": VOCAB, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "tie_word_embeddings": False}
+_IDS = {
+    "vocab_size": VOCAB,
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "tie_word_embeddings": False,
+}
 _BASE = {**_IDS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "max_position_embeddings": POSITIONS}  # fmt: skip
 _GQA = {**_BASE, "num_key_value_heads": 2}

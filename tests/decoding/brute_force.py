@@ -21,6 +21,11 @@ RECORD = 100
 STRENGTH_STEP = 1e-4  # how far the strength may move without changing a decision that is called clear
 
 
+# comparisons so far and those that differed within their margin; shown at the end of a test run
+COMPARED: list[str] = []
+DIFFERED: list[str] = []
+
+
 @dataclass
 class Decision:
     """token, the original token it competes with, its capacity (NaN if not asked) and strength, and the margin."""
@@ -38,7 +43,7 @@ class BruteForce:
 
     model: Any
     watermark: Any = None
-    policy: Any = field(default_factory=lambda: FixedStrength(1.0))
+    policy: Any = None
     eos: tuple[int, ...] = ()
     min_new_tokens: int = 0
     do_sample: bool = False
@@ -46,6 +51,10 @@ class BruteForce:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    _rows: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.policy = self.policy or FixedStrength(1.0)
 
     def decode(self, prompt: list[int], max_new_tokens: int, occurrence: int = 0) -> list[int]:
         new: list[int] = []
@@ -55,12 +64,12 @@ class BruteForce:
 
     @torch.inference_mode()
     def decide(self, prompt: list[int], new: list[int], occurrence: int = 0) -> Decision:
-        rows = self.model(torch.tensor([prompt + new]), use_cache=False).logits[0].float()
+        rows = self._logits(prompt + new)
         plain = rows[-1]
         warped = self._warp(plain, len(new))
         scores = warped + self._noise(prompt, len(new), occurrence, plain.shape[0]) if self.do_sample else warped
         original = int(scores.argmax())  # the first of equal ones
-        capacity = self._capacity(prompt + new, rows, original)
+        capacity = self._capacity(prompt + new, original)
         strength = self._strength(plain, capacity)
         choose = lambda s: self._choose(scores.numpy(), warped.numpy(), new, original, np.float32(s))  # noqa: E731
         token, gap = choose(strength)
@@ -69,6 +78,13 @@ class BruteForce:
         top = scores.topk(2).values
         margin = min(gap, float(top[0] - top[1]), self._threshold_margin(plain)) if clear else 0.0
         return Decision(token, original, strength, capacity, margin / float(plain.square().mean().sqrt()))
+
+    def _logits(self, ids: list[int]) -> torch.Tensor:
+        """float32 [T, V] of every position of one text; the look-ahead of one step is often the next step's text."""
+        if tuple(ids) not in self._rows:
+            found = self.model(torch.tensor([ids]), use_cache=False).logits[0].float()
+            self._rows = {**dict(list(self._rows.items())[-1:]), tuple(ids): found}
+        return self._rows[tuple(ids)]
 
     def _warp(self, logits: torch.Tensor, generated: int) -> torch.Tensor:
         scores = logits.clone()
@@ -93,12 +109,11 @@ class BruteForce:
         words = prf.token_word(key, prf.absorb_context(key, [*stream, generated]), np.arange(vocab_size))
         return torch.from_numpy(-np.log(-np.log((words + 0.5) / 2.0**32))).float()
 
-    def _capacity(self, ids: list[int], rows: torch.Tensor, original: int) -> float:
+    def _capacity(self, ids: list[int], original: int) -> float:
         if not isinstance(self.policy, CapacityPolicy):
             return math.nan
         spec = self.policy.network.spec
-        ahead = self.model(torch.tensor([[*ids, original]]), use_cache=False).logits[0, -1:].float()
-        rows = torch.cat([rows, ahead])
+        rows = self._logits([*ids, original])
         here = len(ids) - 1
         parts = []
         for position in range(here - spec.previous, here + spec.next + 1):
@@ -141,9 +156,7 @@ class BruteForce:
         bonus = np.float32(strength * np.float32(self.watermark.delta))
         return _best(scores + np.where(self._green(new, scores.size), bonus, np.float32(0)))
 
-    def _race(
-        self, scores: np.ndarray, warped: np.ndarray, new: list[int], strength: np.float32
-    ) -> tuple[int, float]:
+    def _race(self, scores: np.ndarray, warped: np.ndarray, new: list[int], strength: np.float32) -> tuple[int, float]:
         wm = self.watermark
         order = np.lexsort((np.arange(scores.size), -scores))[:RECORD]
         order = order[scores[order] > -np.inf]
@@ -185,15 +198,16 @@ class BruteForce:
 def agree(actual: list[int], expected: list[int], decisions: BruteForce, prompt: list[int], what: str) -> int:
     """Assert that two token lists are equal, or first differ where the decision was within the tolerance table's row.
 
-    Returns (and prints) how many such cases there were, 0 or 1.
+    Returns how many such cases there were, 0 or 1; the end of the test run lists them.
     """
+    COMPARED.append(what)
     if actual == expected:
         return 0
     at = next((i for i, (a, e) in enumerate(zip(actual, expected, strict=False)) if a != e), -1)
     assert at >= 0, f"{what}: one list ends before the other: {actual} {expected}"
     decision = decisions.decide(prompt, expected[:at])
     limit = tolerance("margin/decision").peak
-    print(f"{what}: differs at token {at} ({actual[at]} for {expected[at]}), margin {decision.margin:.2e}")
+    DIFFERED.append(f"{what}: differs at token {at} ({actual[at]} for {expected[at]}), margin {decision.margin:.2e}")
     assert decision.margin < limit, f"{what}: token {at} is {actual[at]}, expected {expected[at]}; {decision}"
     return 1
 

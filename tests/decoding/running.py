@@ -1,0 +1,75 @@
+"""Run the decoder on tiny models and look inside its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.slots import Decoder
+from caw.decoding.trace import SequenceTrace
+from caw.policies import FixedStrength
+
+
+@dataclass
+class Run:
+    """What came out, per prompt, and per step what happened: (active, emitted, counts, forwarded)."""
+
+    tokens: list[list[int]]
+    reasons: list[str]
+    traces: list[SequenceTrace]
+    steps: list[tuple[list[bool], list[bool], list[int], int]] = field(default_factory=list)
+
+    @property
+    def overflows(self) -> int:
+        """Rows that chose a token which had not been forwarded."""
+        return sum(a and not e for active, emitted, _, _ in self.steps for a, e in zip(active, emitted, strict=True))
+
+    @property
+    def mixed_steps(self) -> int:
+        """Steps in which one active row had a choice and another had none."""
+        found = 0
+        for active, _, counts, forwarded in self.steps:
+            used = [c for a, c in zip(active, counts, strict=True) if a]
+            found += forwarded > 1 and min(used) == 1 < max(used)
+        return found
+
+    @property
+    def changed(self) -> int:
+        """Tokens that are not the original."""
+        return sum(c > 0 for trace in self.traces for c in trace.choice)
+
+
+def run(
+    model: Any,
+    prompts: list[list[int]],
+    watermark: Any = None,
+    policy: Any = None,
+    *,
+    max_new_tokens: int = 12,
+    batch: int | None = None,
+    budgets: list[int] | None = None,
+    **settings: Any,
+) -> Run:
+    """Decode all prompts, `batch` at once (all of them if None)."""
+    chosen = DecodeSettings(max_new_tokens=max_new_tokens, **settings)
+    capacity = max(map(len, prompts)) + max_new_tokens
+    decoder = Decoder(model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity)
+    result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts))
+    original = decoder.stepper.step
+
+    def step(state: Any, cache: Any) -> Any:
+        active = state.active.tolist()
+        done = original(state, cache)
+        result.steps.append((active, done.emitted.tolist(), done.counts.tolist(), done.forwarded))
+        return done
+
+    decoder.stepper.step = step  # type: ignore[method-assign]
+    for sequence in decoder.run(prompts, budgets or [max_new_tokens] * len(prompts)):
+        result.tokens[sequence.index] = sequence.tokens
+        result.reasons[sequence.index] = sequence.finish_reason
+        result.traces[sequence.index] = sequence.trace
+    assert not torch.is_inference_mode_enabled()
+    return result
