@@ -1,0 +1,132 @@
+"""Batches, refill and branching change no token: identities 2 and 5."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, prompt, spread_evaluator
+from decoding.brute_force import BruteForce, agree
+from decoding.running import Run, run
+
+import caw
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.slots import Decoder, candidate_slots, vocabulary_size
+
+SAMPLING = {
+    "greedy": {},
+    "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.95, "seed": 5},
+}
+RAGGED = [prompt(11, 1), prompt(1, 2), prompt(7, 3), prompt(3, 4)]
+
+
+def policy_of(model: Any, theta: float = 0.8) -> Any:
+    return caw.CapacityPolicy(spread_evaluator(model), theta=theta, beta=1.5)
+
+
+def check(runs: dict[str, list[list[int]]], prompts: list[list[int]], reference: BruteForce) -> None:
+    """All runs gave the tokens of the first one, margins apart."""
+    (_, expected), *others = runs.items()
+    for what, tokens in others:
+        for ids, actual, wanted in zip(prompts, tokens, expected, strict=True):
+            agree(actual, wanted, reference, ids, what)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_branchings_and_batches_agree(model: Any, name: str, sampling: str) -> None:
+    """Tree == sequential == batch, and a ragged batch == each prompt alone."""
+    watermark = caw.EXP(key=3, top_k=20) if sampling == "greedy" else caw.KGW(key=3, delta=3.0)
+    policy, settings = policy_of(model), {**SAMPLING[sampling], "eos_token_ids": (2,), "max_new_tokens": 9}
+    together: dict[str, Run] = {
+        branching: run(model, RAGGED, watermark, policy, branching=branching, **settings)
+        for branching in ("tree", "sequential", "batch")
+    }
+    runs = {f"{name} {branching} {sampling}": done.tokens for branching, done in together.items()}
+    runs[f"{name} alone {sampling}"] = [run(model, [p], watermark, policy, **settings).tokens[0] for p in RAGGED]
+    settings.pop("max_new_tokens")
+    reference = BruteForce(model, watermark, policy, eos=settings.pop("eos_token_ids"), **settings)
+    check(runs, RAGGED, reference)
+    assert together["tree"].changed > 0
+    assert together["tree"].mixed_steps > 0
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize(("name", "branching"), [("llama", "tree"), ("gemma3", "batch"), ("gpt2", "sequential")])
+def test_refill_in_any_order(name: str, branching: str, sampling: str) -> None:
+    """Nine prompts through 1, 2, 4 or 9 slots and shuffled, with budgets and ends of their own: the same texts."""
+    model = build(name)
+    watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(model, theta=1.0)
+    prompts = [prompt(1 + 2 * (i % 5), i) for i in range(9)]
+    budgets = [3, 12, 1, 7, 12, 5, 12, 2, 9]
+    settings = {"branching": branching, "slots": 2, **SAMPLING[sampling]}
+    free = run(model, prompts, watermark, policy, batch=9, budgets=budgets, **settings).tokens
+    settings["eos_token_ids"] = (free[1][4], free[4][6])
+    expected = run(model, prompts, watermark, policy, batch=9, budgets=budgets, **settings)
+    assert {"eos", "length"} == set(expected.reasons)
+    assert expected.overflows > 0
+    names = ("do_sample", "temperature", "top_k", "top_p", "seed")
+    reference = BruteForce(model, watermark, policy, eos=settings["eos_token_ids"],
+                           **{k: settings[k] for k in names if k in settings})  # fmt: skip
+    runs = {"all at once": expected.tokens}
+    for batch in (1, 2, 4):
+        runs[f"{name} {batch} slots"] = run(
+            model, prompts, watermark, policy, batch=batch, budgets=budgets, **settings
+        ).tokens
+    order = random.Random(1).sample(range(9), 9)
+    shuffled = run(
+        model, [prompts[i] for i in order], watermark, policy, batch=2, budgets=[budgets[i] for i in order], **settings
+    )
+    runs[f"{name} shuffled"] = [tokens for _, tokens in sorted(zip(order, shuffled.tokens, strict=True))]
+    check(runs, prompts, reference)
+
+
+def test_a_waiting_token_survives_the_shrinking_batch(llama: Any) -> None:
+    """Overflow just before empty slots are dropped: the carried token stays with its sequence."""
+    watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
+    prompts = [prompt(1 + i % 5, i) for i in range(8)]
+    budgets = [1, 2, 1, 14, 2, 14, 3, 14]
+    alone = [run(llama, [p], watermark, policy, max_new_tokens=b, slots=1).tokens[0] for p, b in zip(prompts, budgets)]  # noqa: B905
+    together = run(llama, prompts, watermark, policy, max_new_tokens=14, budgets=budgets, slots=1)
+    assert len(together.steps[-1][0]) < 8
+    assert together.overflows > 3
+    assert together.tokens == alone
+
+
+def test_equal_prompts_sample_apart(llama: Any) -> None:
+    """The same prompt given twice: equal when greedy, two samples when sampling, and the first one as alone."""
+    twice = [RAGGED[0], RAGGED[0]]
+    greedy = run(llama, twice).tokens
+    assert greedy[0] == greedy[1]
+    sampled = run(llama, twice, **SAMPLING["sampled"]).tokens
+    assert sampled[0] != sampled[1]
+    assert sampled[0] == run(llama, twice[:1], **SAMPLING["sampled"]).tokens[0]
+
+
+def test_seed_decides_the_sample(llama: Any) -> None:
+    settings = SAMPLING["sampled"]
+    torch.manual_seed(1)
+    first = run(llama, RAGGED, **settings).tokens
+    torch.manual_seed(2)
+    assert first == run(llama, RAGGED, **settings).tokens, "the global generator has no say"
+    assert first != run(llama, RAGGED, **{**settings, "seed": 6}).tokens
+
+
+def test_candidate_slots() -> None:
+    policy = policy_of(build("llama"), theta=0.5)  # beta 1.5
+    cases = [(None, policy, 1), (caw.KGW(key=1), caw.FixedStrength(1.0), 1), (caw.KGW(key=1), policy, 2),
+             (caw.EXP(key=1, top_k=3), policy, 4), (caw.EXP(key=1, top_k=10), policy, 8),
+             (caw.EXP(key=1, strength="scale"), policy, 8)]  # fmt: skip
+    for watermark, chosen, expected in cases:
+        assert candidate_slots(watermark, chosen, DecodeSettings()) == expected
+    assert candidate_slots(caw.EXP(key=1), policy, DecodeSettings(slots=3)) == 3
+
+
+def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
+    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100"):
+        Decoder(llama, caw.EXP(key=1, top_k=60), caw.FixedStrength(2.0), DecodeSettings(), 1, 10)
+
+
+def test_vocabulary_is_the_width_of_the_logits(model: Any) -> None:
+    assert vocabulary_size(model) == model(torch.tensor([[5]])).logits.shape[-1]
