@@ -238,7 +238,8 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
     blocks = attention_blocks(group * candidates, dim, q.dtype)
     m_blocks = cdiv(group * candidates, blocks.block_m)
     splits = num_splits(batch, kv_heads, m_blocks, size, blocks.block_n)
-    out = q.new_empty(q.shape)
+    # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
+    out = q.new_empty(q.shape, dtype=torch.float32 if INTERPRETED else q.dtype)
     count = batch * heads * candidates
     part = q.new_empty((splits, count, dim), dtype=torch.float32) if splits > 1 else out
     lse = q.new_empty((splits, count) if splits > 1 else (1,), dtype=torch.float32)
@@ -273,7 +274,7 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
             },
             num_warps=8 if block_s * blocks.block_d > 8192 else 4,
         )  # fmt: skip
-    return out
+    return out.to(q.dtype)
 
 
 def sibling_attention(

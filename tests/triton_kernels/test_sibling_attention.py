@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from caw.testing import assert_close
 from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+
+from caw.testing import assert_close
 
 ROWS = {torch.float32: "attention/float32", torch.float16: "attention/float16", torch.bfloat16: "attention/bfloat16"}
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -15,6 +15,7 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 def inputs(device, batch, heads, kv_heads, candidates, size, dim, dtype=F32, lengths=None):
     """q, k_cache, v_cache, k_own, v_own, lengths; the cache holds NaN beyond each length."""
+
     def make(*shape):
         return torch.randn(*shape).to(device, dtype)
 
