@@ -5,6 +5,7 @@ prompts -> token ids -> slots of the decoder -> (prefill, then one step per toke
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,18 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from caw import ops
 from caw.decoding.prompts import Prompts, encode_prompts, fit_budget
 from caw.decoding.settings import Branching, DecodeSettings
-from caw.decoding.slots import ActiveSequence, Decoder
+from caw.decoding.slots import ActiveSequence, Decoder, vocabulary_size
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.models import end_token_ids
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.progress import generation_progress
 from caw.watermarks import Watermark
+from caw.watermarks.base import require_int
 
 DEFAULT_BATCH = 8
+# settings of a generation config that change greedy choices, and the values that switch each of them off
+IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "bad_words_ids": (None,),
+    "sequence_bias": (None,),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "exponential_decay_length_penalty": (None,),
+}
 
 
 @dataclass
@@ -92,16 +108,15 @@ def generate(
     cannot branch. Greedy decoding is deterministic; sampling depends on seed and prompt alone, not on the batch.
     """
     started = time.perf_counter()
-    total = 1 if isinstance(prompts, str) else len(prompts)
-    results: list[GenerationResult | None] = [None] * total
-    with generation_progress(total, enabled=progress) as advance:
-        iterator = iter_generate(
-            model, tokenizer, prompts, watermark=watermark, policy=policy, return_trace=return_trace, **options
-        )
+    iterator = iter_generate(
+        model, tokenizer, prompts, watermark=watermark, policy=policy, return_trace=return_trace, **options
+    )
+    results: dict[int, GenerationResult] = {}
+    with generation_progress(1 if isinstance(prompts, str) else len(prompts), enabled=progress) as advance:
         for result in iterator:
             results[result.index] = result
             advance(len(result.tokens))
-    done = [r for r in results if r is not None]
+    done = [result for _, result in sorted(results.items())]
     return GenerationOutput(
         texts=[r.text for r in done],
         sequences=[r.tokens for r in done],
@@ -136,6 +151,8 @@ def iter_generate(
 ) -> Iterator[GenerationResult]:
     """As `generate`, but yields each sequence as it finishes (not in input order).
 
+    Arguments are checked at once, before the first result is asked for.
+
     Args:
         max_new_tokens, min_new_tokens: bounds per sequence; end tokens are masked before the ladder until the minimum.
         branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines); equal text.
@@ -143,41 +160,84 @@ def iter_generate(
         seed: of the sampling noise, in [0, 2^64).
         batch_size: sequences decoded at once; None = 8 or fewer. The text does not depend on it.
         stop: strings that end a sequence; they are left out of its text.
-        streamer: a transformers streamer (put, end); one prompt only.
+        streamer: a transformers streamer; one prompt only. As in transformers it is given the prompt's ids [1, T]
+            first, then each token, and its end() is called whatever happens.
         chat: wrap each prompt in the tokenizer's chat template.
         slots: candidates one forward carries; None = 2 for green lists, up to 8 for EXP.
         backend: None or "reference"; which kernels run.
     """
-    kernels = kernels_of(backend)
-    ids = encode_prompts(tokenizer, prompts, model, chat=chat)
-    if streamer is not None and len(ids) != 1:
-        raise ValueError(f"a streamer shows one text, so it needs one prompt, got {len(ids)}; leave streamer out")
-    policy = check_policy(policy, model)
-    settings = DecodeSettings(
-        max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p, seed, slots,
-        tuple(sorted(end_token_ids(model, tokenizer))), return_trace,
-    )  # fmt: skip
-    budgets = [fit_budget(model, len(p), max_new_tokens, index) for index, p in enumerate(ids)]
-    stops = StopStrings(tokenizer, stop, len(ids))
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}; leave it out for the default")
-    if not ids:
-        return
-    batch = min(batch_size or DEFAULT_BATCH, len(ids))
-    capacity = max(len(p) + budget for p, budget in zip(ids, budgets, strict=True))
+    with _ended_on_error(streamer):
+        kernels = kernels_of(backend)
+        ids = encode_prompts(tokenizer, prompts, model, chat=chat)
+        if streamer is not None and len(ids) != 1:
+            raise ValueError(f"a streamer shows one text, so it needs one prompt, got {len(ids)}; leave streamer out")
+        check_watermark(watermark)
+        policy = check_policy(policy, model)
+        warn_of_ignored_settings(model)
+        vocab_size = vocabulary_size(model)
+        ends = tuple(sorted(i for i in end_token_ids(model, tokenizer) if i < vocab_size))
+        settings = DecodeSettings(
+            max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p, seed, slots, ends,
+            return_trace,
+        )  # fmt: skip
+        budgets = [fit_budget(model, len(p), max_new_tokens, index) for index, p in enumerate(ids)]
+        stops = StopStrings(tokenizer, stop)
+        if batch_size is not None:
+            require_int("batch_size", batch_size, 1, 1 << 20)
+        if not ids:
+            return iter(())
+        batch = min(batch_size or DEFAULT_BATCH, len(ids))
+        capacity = max(len(p) + budget for p, budget in zip(ids, budgets, strict=True))
+        decoder = Decoder(model, watermark, policy, settings, batch, capacity, kernels=kernels)
+    return _results(decoder, ids, budgets, stops, streamer)
 
+
+def _results(
+    decoder: Decoder, ids: list[list[int]], budgets: list[int], stops: StopStrings, streamer: Any
+) -> Iterator[GenerationResult]:
     def on_token(index: int, tokens: list[int]) -> bool:
         if streamer is not None:
-            streamer.put(_cpu_tensor(tokens[-1:]))
-        return stops.reached(index, tokens)
+            streamer.put(torch.tensor(tokens[-1:]))
+        return stops.reached(tokens)
 
-    decoder = Decoder(model, watermark, policy, settings, batch, capacity, kernels=kernels)
     try:
+        if streamer is not None:
+            streamer.put(torch.tensor(ids))
         for sequence in decoder.run(ids, budgets, on_token):
-            yield _finish(sequence, tokenizer, settings, stops)
+            yield _finish(sequence, decoder.settings, stops)
     finally:
         if streamer is not None:
             streamer.end()
+
+
+@contextlib.contextmanager
+def _ended_on_error(streamer: Any) -> Iterator[None]:
+    """Whoever reads a streamer in another thread waits for its end, also when nothing could be generated."""
+    try:
+        yield
+    except BaseException:
+        if streamer is not None:
+            streamer.end()
+        raise
+
+
+def check_watermark(watermark: Any) -> None:
+    if watermark is not None and not isinstance(watermark, Watermark):
+        raise TypeError(
+            f"watermark must be a caw watermark or None, got {type(watermark).__name__}; use e.g. caw.KGW(key=42)"
+        )
+
+
+def warn_of_ignored_settings(model: Any) -> None:
+    """Warn where the model's own generation config would change the choice of tokens in `model.generate`."""
+    config = getattr(model, "generation_config", None)
+    found = [f"{k}={getattr(config, k)}" for k, off in IGNORED_SETTINGS.items() if getattr(config, k, None) not in off]
+    if found:
+        warnings.warn(
+            f"the model's generation config sets {', '.join(found)}, which caw.generate leaves out; use "
+            "model.generate(..., custom_generate=caw.decode) to keep it",
+            stacklevel=4,
+        )
 
 
 def check_policy(policy: Policy | None, model: Any) -> Policy:
@@ -207,16 +267,8 @@ def kernels_of(backend: str | None) -> ops.Ops:
     raise ValueError(f"backend must be None or 'reference', got {backend!r}; leave it out")
 
 
-def _finish(sequence: ActiveSequence, tokenizer: Any, settings: DecodeSettings, stops: StopStrings) -> GenerationResult:
+def _finish(sequence: ActiveSequence, settings: DecodeSettings, stops: StopStrings) -> GenerationResult:
     tokens = sequence.tokens
     visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
-    text = tokenizer.decode(visible, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return GenerationResult(
-        sequence.index, stops.cut(text), tokens, sequence.finish_reason, sequence.trace if settings.trace else None
-    )
-
-
-def _cpu_tensor(tokens: list[int]) -> Any:
-    import torch
-
-    return torch.tensor(tokens)
+    trace = sequence.trace if settings.trace else None
+    return GenerationResult(sequence.index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace)

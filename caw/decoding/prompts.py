@@ -18,10 +18,12 @@ def encode_prompts(tokenizer: Any, prompts: Prompts, model: Any, *, chat: bool =
     """
     if isinstance(prompts, str):
         prompts = [prompts]
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
         raise TypeError(f"prompts must be a str, a list of str or a list of id lists, got {type(prompts).__name__}")
     if prompts and all(isinstance(p, int) for p in prompts):
         raise TypeError("prompts must be a list of id lists, got one flat list of ids; wrap it in a list")
+    if not callable(getattr(tokenizer, "decode", None)):
+        raise TypeError(f"tokenizer must be the model's tokenizer, got {type(tokenizer).__name__}; see caw.load_model")
     vocab_size = vocabulary_size(model)
     encoded = []
     for index, prompt in enumerate(prompts):

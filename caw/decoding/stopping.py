@@ -10,24 +10,29 @@ class StopStrings:
     """Watches texts grow.
 
     Args:
-        tokenizer: decodes ids. stop: a string, several, or None. count: number of sequences.
+        tokenizer: decodes ids. stop: a string, several, or None.
     """
 
-    def __init__(self, tokenizer: Any, stop: str | Sequence[str] | None, count: int) -> None:
-        strings = [stop] if isinstance(stop, str) else list(stop or [])
-        if any(not isinstance(s, str) or not s for s in strings):
-            raise ValueError(f"stop must be non-empty strings, got {strings!r}; leave it out for none")
-        self.strings = strings
+    def __init__(self, tokenizer: Any, stop: str | Sequence[str] | None) -> None:
+        strings = [stop] if isinstance(stop, str) else stop or []
+        if not isinstance(strings, Sequence) or any(not isinstance(s, str) or not s for s in strings):
+            raise ValueError(f"stop must be a non-empty string or a list of them, got {stop!r}; leave it out for none")
+        self.strings = list(strings)
         self._tokenizer = tokenizer
         # a token adds at least one byte, so the longest string spans at most this many tokens (+ one it starts inside)
         self._tail = max((len(s.encode()) for s in strings), default=0) + 4
 
-    def reached(self, index: int, tokens: list[int]) -> bool:
-        """Whether the newest token completed a stop string."""
+    def reached(self, tokens: list[int]) -> bool:
+        """Whether the newest token completed a stop string, special tokens counted as text or left out."""
         if not self.strings:
             return False
-        tail = self._tokenizer.decode(tokens[-self._tail :], clean_up_tokenization_spaces=False)
-        return any(s in tail for s in self.strings)
+        tails = [self.text(tokens[-self._tail :], skip_special_tokens=skip) for skip in (True, False)]
+        return any(s in tail for s in self.strings for tail in tails)
+
+    def text(self, tokens: list[int], *, skip_special_tokens: bool = True) -> str:
+        return self._tokenizer.decode(
+            tokens, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
 
     def cut(self, text: str) -> str:
         """The text before the first stop string."""
