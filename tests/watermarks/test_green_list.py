@@ -185,6 +185,15 @@ def test_the_scan_takes_the_smaller_id_among_equals_and_skips_masked_tokens() ->
     assert ladder.candidates.tolist() == [[0, 260]]
 
 
+def test_a_token_beyond_the_record_can_win_an_exact_tie() -> None:
+    """Tied with the record's last value, biased to exactly the original's logit, and of smaller id: it wins."""
+    scores = torch.full((1, 300), -1.0)
+    scores[0, 299] = 0.0
+    watermark = MaskList(key=1, mask=tuple(i == 150 for i in range(300)), delta=1.0)
+    assert watermark.ladder(position(scores, 0), 1.0).candidates.tolist() == [[299, 150]]
+    compare(watermark, scores, 1.0)
+
+
 def test_the_scan_changes_only_the_rows_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.stack([-0.01 * torch.arange(300.0), -torch.arange(300.0)])  # row 1: beyond reach
     watermark = MaskList(key=1, mask=tuple(i == 150 for i in range(300)), delta=2.0)
