@@ -1,0 +1,52 @@
+"""The `caw` program: gathers the commands. A new command is one file and one line here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import caw
+from caw.cli.demo_command import demo
+from caw.cli.detect_command import detect
+from caw.cli.generate_command import generate
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # its tracebacks can print local variables, the key among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"caw {caw.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Watermark the output of language models without hurting it, and detect it without the model.
+
+    Exit codes: 0 done, 1 done but some input lines were bad, 2 bad usage, 130 interrupted. Errors go to stderr in one
+    sentence; CAW_TRACEBACK=1 shows where they come from.
+
+    \b
+    Examples:
+      caw demo
+      CAW_KEY=... caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
+      CAW_KEY=... caw detect --tokenizer smollm2-135m --text "..."
+    """
+
+
+app.command()(demo)
+app.command()(generate)
+app.command()(detect)
+
+
+def main() -> None:
+    """Entry point of the `caw` script."""
+    app()

@@ -1,0 +1,69 @@
+"""`caw demo`: one prompt's plain, KGW and CAW outputs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from caw.cli import options as opt
+from caw.cli.errors import complain, user_errors
+from caw.decoding.settings import DecodeSettings
+from caw.demo import render, run_demo
+from caw.demo_page import page
+from caw.models import DEMO_MODEL, load_model
+from caw.policies import CapacityPolicy
+from caw.watermarks import KGW
+
+PROMPT = "Write a short letter to a friend about a week in the mountains."
+KEY = "caw demo"
+
+
+def demo(
+    prompt: Annotated[str, typer.Option(help="What the model is asked.")] = PROMPT,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest text.")] = 180,
+    html: Annotated[Path | None, typer.Option(help="Write the result as a page of its own, too.")] = None,
+    key: opt.Key = None,
+    delta: opt.Delta = None,
+    gamma: opt.Gamma = None,
+    theta: opt.Theta = None,
+    beta: opt.Beta = None,
+    model: Annotated[
+        str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.", rich_help_panel=opt.RUNNING)
+    ] = DEMO_MODEL,
+    evaluator: opt.EvaluatorName = None,
+    dtype: opt.DType = "float32",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Show one prompt's plain, KGW and CAW outputs, token by token, each with its p-value and speed.
+
+    Without --key or CAW_KEY a public key is used, good for a demo and nothing else.
+
+    \b
+    Examples:
+      caw demo
+      caw demo --html demo.html
+      caw demo --prompt "Explain to a child why the sky is blue." --theta 0.8
+    """
+    with user_errors():
+        watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})
+        assert isinstance(watermark, KGW)
+        policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
+        assert isinstance(policy, CapacityPolicy)
+        DecodeSettings(max_new_tokens)  # a bad number is refused before anything is loaded
+        if html is not None and not html.parent.is_dir():
+            raise FileNotFoundError(f"the page's folder must exist, found none at {html.parent}; create it")
+        device = opt.prepare_device(device, threads)
+        console = Console(stderr=True)
+        with console.status(f"loading {model}"):
+            network, tokenizer = load_model(model, device=device, dtype=dtype)
+        with console.status("generating three texts"):
+            chat = bool(getattr(tokenizer, "chat_template", None))
+            result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)
+        render(result, Console())
+        if html is not None:
+            html.write_text(page(result), encoding="utf-8")
+            complain(f"wrote {html}")

@@ -1,0 +1,61 @@
+"""What a person at a terminal gets to see when something is wrong: one sentence, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import typer
+
+BAD_LINES, BAD_USAGE, INTERRUPTED = 1, 2, 130
+# what the library raises for users' input; a bug of its own (AssertionError, KeyError, ...) keeps its traceback
+USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Errors become one sentence on stderr and exit code 2 inside the block, warnings one line each.
+
+    CAW_TRACEBACK=1 lets errors through.
+    """
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        except BrokenPipeError:  # the reader of our output has gone; typer ends the program quietly
+            raise
+        except USER_ERRORS as error:
+            if os.environ.get("CAW_TRACEBACK") == "1":
+                raise
+            complain(one_sentence(error))
+            raise typer.Exit(BAD_USAGE) from None
+        except KeyboardInterrupt:
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except torch.OutOfMemoryError:
+            complain("the device ran out of memory; lower --batch-size or --max-new-tokens, or use --device cpu")
+            raise typer.Exit(BAD_LINES) from None
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    print(f"caw: {message}", file=sys.stderr, flush=True)
+
+
+def one_sentence(error: BaseException) -> str:
+    """The first line of what an exception says, without error numbers."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else " a file"
+        return f"cannot use{where}: {error.strerror.lower()}; check the path and its permissions"
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+    if issubclass(category, UserWarning):
+        complain(f"warning: {' '.join(str(message).split())}")

@@ -1,0 +1,312 @@
+"""`caw generate`: prompts in, (watermarked) texts out, one JSONL line as soon as each text is finished."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from caw.cli import options as opt
+from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.decoding.prompts import encode_prompts, fit_budget
+from caw.decoding.settings import DecodeSettings
+from caw.generate import GenerationResult, iter_generate
+from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
+from caw.models import DEMO_MODEL, load_model
+from caw.policies import Policy
+from caw.progress import generation_progress
+from caw.watermarks import Watermark
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt to continue: the id of its output line, its text, its token ids once encoded."""
+
+    number: int
+    id: RowId
+    prompt: str
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a run but its prompts; `label` goes into every output line and must not change on resume."""
+
+    model: str
+    watermark: Watermark | None
+    policy: Policy | None
+    settings: DecodeSettings
+    batch_size: int | None
+    stop: tuple[str, ...]
+    chat: bool
+    with_prompt: bool
+
+    @property
+    def label(self) -> dict[str, Any]:
+        s = self.settings
+        sampling = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "seed": s.seed}
+        return {
+            "watermark": opt.describe(self.watermark),
+            "policy": opt.describe(self.policy),
+            "key_id": self.watermark.key_id if self.watermark else None,
+            "settings": {
+                "model": self.model,
+                "max_new_tokens": s.max_new_tokens,
+                "min_new_tokens": s.min_new_tokens,
+                "sampling": sampling if s.do_sample else None,
+                "stop": list(self.stop),
+                "chat": self.chat,
+            },
+        }
+
+
+def generate(
+    model: Annotated[str, typer.Option(help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")],
+    prompt: Annotated[str | None, typer.Option(help="One prompt; - reads it from stdin.")] = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", "-i", help='JSONL, a prompt a line: {"prompt": ..., "id": ...}; - is stdin.'),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSONL file; without it, stdout.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --output after the lines it has.")] = False,
+    field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
+    with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Repeat the prompt in the output line.")] = False,
+    watermark: opt.WatermarkName = "kgw",
+    key: opt.Key = None,
+    gamma: opt.Gamma = None,
+    delta: opt.Delta = None,
+    seeding: opt.Seeding = None,
+    context_width: opt.ContextWidth = None,
+    top_k_exp: opt.TopKExp = None,
+    strength_exp: opt.StrengthExp = None,
+    policy: opt.PolicyName = "fixed",
+    strength: opt.Strength = None,
+    nats: opt.Nats = None,
+    gap: opt.Gap = None,
+    theta: opt.Theta = None,
+    beta: opt.Beta = None,
+    evaluator: opt.EvaluatorName = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest text.", rich_help_panel=opt.DECODING)] = 200,
+    min_new_tokens: Annotated[int, typer.Option(help="Shortest text.", rich_help_panel=opt.DECODING)] = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.", rich_help_panel=opt.DECODING)
+    ] = False,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends an output; repeatable.", rich_help_panel=opt.DECODING)
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample; else greedy.", rich_help_panel=opt.DECODING)
+    ] = False,
+    temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
+    top_k: Annotated[int, typer.Option(help="0 is off.", rich_help_panel=opt.DECODING)] = 0,
+    top_p: Annotated[float, typer.Option(help="1 is off.", rich_help_panel=opt.DECODING)] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    branching: Annotated[
+        str,
+        typer.Option(
+            help="How the look-ahead runs; the text is the same.",
+            rich_help_panel=opt.DECODING,
+            metavar="tree|sequential|batch",
+        ),
+    ] = "tree",
+    trace: Annotated[bool, typer.Option("--trace", help="Add what decoding did at each token to the line.")] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Texts decoded at once [8].", min=1, rich_help_panel=opt.RUNNING)
+    ] = None,
+    dtype: opt.DType = "auto",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Generate (watermarked) texts from one prompt, or from a JSONL file of prompts.
+
+    An output line holds id, text, tokens, finish_reason, watermark, policy, key_id (never the key) and settings, and is
+    written as soon as its text is finished, so not in the order of the input. An id is the input's, or its line number.
+    Interrupted or killed, the lines written stay, and the same command with --resume goes on after them.
+
+    \b
+    Examples:
+      export CAW_KEY=...
+      caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
+      caw generate --model smollm2-135m --policy capacity --theta 0.5 --input prompts.jsonl --output out.jsonl
+      caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
+    """
+    with user_errors():
+        mark = opt.build_watermark(
+            watermark,
+            key,
+            {
+                "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
+                "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+            },
+        )  # fmt: skip
+        how = opt.build_policy(
+            policy,
+            {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator},
+            model,
+        )
+        if mark is not None:
+            mark.check_strength(how.max_strength)
+        settings = DecodeSettings(
+            max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace  # type: ignore[arg-type]
+        )  # fmt: skip
+        plan = Plan(model, mark, how if mark else None, settings, batch_size, tuple(stop or ()), chat, with_prompt)
+        device = opt.prepare_device(device, threads)
+        jobs, bad = read_jobs(prompt, input, field)
+        with open_output(output, resume, plan, input) as (write, written):
+            jobs = [job for job in jobs if job.id not in written]
+            if written and not jobs:
+                complain(f"nothing left to do: {len(written)} texts are written")
+            if jobs:
+                network, tokenizer = load_model(model, device=device, dtype=dtype)
+                good = encode_jobs(jobs, network, tokenizer, plan, single=prompt is not None)
+                bad += len(jobs) - len(good)
+                run_jobs(good, network, tokenizer, plan, write if output or input else _print_text)
+        if bad:
+            raise typer.Exit(BAD_LINES)
+
+
+def read_jobs(prompt: str | None, source: str | None, field: str) -> tuple[list[Job], int]:
+    """Jobs from --prompt or --input, and how many lines were bad (each reported)."""
+    if (prompt is None) == (source is None):
+        raise ValueError(f"expected one of --prompt and --input, got {'none' if prompt is None else 'both'}; give one")
+    if prompt is not None:
+        return [Job(1, 1, sys.stdin.read() if prompt == "-" else prompt)], 0
+    assert source is not None
+    jobs, bad = [], 0
+    with open_lines(source) as lines:
+        for row in read_rows(lines):
+            try:
+                if not isinstance(row, Row):
+                    raise ValueError(row.message)
+                jobs.append(Job(row.number, row.id, text_field(row.value, field)))
+            except ValueError as error:
+                bad += 1
+                complain(f"{source}, line {row.number}: {error}")
+    return jobs, bad
+
+
+@contextlib.contextmanager
+def open_lines(source: str) -> Iterator[Any]:
+    """A binary file of lines; - is stdin."""
+    if source == "-":
+        yield sys.stdin.buffer
+        return
+    with open(source, "rb") as lines:
+        yield lines
+
+
+def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, single: bool) -> list[Job]:
+    """The jobs with token ids, without those whose prompts are refused (each reported; an error if it is the only)."""
+    if plan.chat and not getattr(tokenizer, "chat_template", None):
+        raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")
+    good = []
+    for job in jobs:
+        where = "" if single else f"line {job.number}: "
+        try:
+            [ids] = encode_prompts(tokenizer, [job.prompt], model, chat=plan.chat)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                fit_budget(model, len(ids), plan.settings.max_new_tokens, 0)
+        except ValueError as error:
+            if single:
+                raise ValueError(_unnumbered(error)) from None
+            complain(f"{where}{_unnumbered(error)}")
+            continue
+        for warning in caught:
+            complain(f"{where}warning: {_unnumbered(warning.message)}")
+        good.append(Job(job.number, job.id, job.prompt, tuple(ids)))
+    return good
+
+
+def _unnumbered(message: Exception | str) -> str:
+    """The library numbers the prompts of a call, which says nothing about lines of a file."""
+    return str(message).replace("prompt 0 ", "the prompt ", 1)
+
+
+@contextlib.contextmanager
+def open_output(
+    path: Path | None, resume: bool, plan: Plan, source: str | None
+) -> Iterator[tuple[Callable[[dict[str, Any]], None], set[RowId]]]:
+    """(how to write a line, ids written before).
+
+    Raises ValueError if the lines of a resumed file were made with other settings.
+    """
+    if path is None:
+        if resume:
+            raise ValueError("--resume needs the file to continue, got no --output; name it")
+        yield _print_line, set()
+        return
+    if source not in (None, "-") and path.exists() and path.samefile(source):
+        raise ValueError(f"output must be another file than input, got {path} for both; name a new file")
+    with JsonlWriter(path, resume=resume) as writer:
+        for number, line in enumerate(writer.existing, 1):
+            for name, value in plan.label.items():
+                if line.get(name) != value:
+                    raise ValueError(
+                        f"{path}, line {number} has {name} {line.get(name)}, this run {value}; resume with the same "
+                        "options, or name another --output"
+                    )
+        yield writer.write, {line["id"] for line in writer.existing}
+
+
+def run_jobs(
+    jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, write: Callable[[dict[str, Any]], None]
+) -> None:
+    """Generate and write every text as it finishes; Ctrl-C ends the program with exit code 130."""
+    warnings.filterwarnings("ignore", message=r"prompt \d+ has")  # encode_jobs has said it, with the line
+    s, done, label = plan.settings, 0, plan.label
+    iterator = iter_generate(
+        model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
+        max_new_tokens=s.max_new_tokens, min_new_tokens=s.min_new_tokens, branching=s.branching, do_sample=s.do_sample,
+        temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed, batch_size=plan.batch_size,
+        return_trace=s.trace, stop=plan.stop,
+    )  # fmt: skip
+    try:
+        with generation_progress(len(jobs), enabled=True) as advance, _waiting(len(jobs)):
+            for result in iterator:
+                write(output_line(jobs[result.index], result, label, plan.with_prompt))
+                done += 1
+                advance(len(result.tokens))
+    except KeyboardInterrupt:
+        complain(f"interrupted: {done} of {len(jobs)} texts are written; the same command with --resume continues")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_prompt: bool) -> dict[str, Any]:
+    """One line of output; "id" comes first, which is how a resumed file is told from others."""
+    line: dict[str, Any] = {"id": job.id}
+    if with_prompt:
+        line["prompt"] = job.prompt
+    line |= {"text": result.text, "tokens": result.tokens, "finish_reason": result.finish_reason, **label}
+    if result.trace is not None:
+        line["trace"] = {
+            "capacity": [None if math.isnan(c) else c for c in result.trace.capacity],
+            "strength": result.trace.strength,
+            "candidates": [list(c) for c in result.trace.candidates],
+            "choice": result.trace.choice,
+        }
+    return line
+
+
+def _waiting(jobs: int) -> contextlib.AbstractContextManager[Any]:
+    """A spinner while a single text is made; several have a progress bar."""
+    if jobs > 1 or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    return Console(stderr=True).status("generating")
+
+
+def _print_line(line: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(encode(line))
+    sys.stdout.buffer.flush()
+
+
+def _print_text(line: dict[str, Any]) -> None:
+    print(line["text"], flush=True)

@@ -1,0 +1,154 @@
+"""Options that commands share, and how they become watermarks, policies and devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from caw.evaluator.network import shipped
+from caw.models import DTYPES
+from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
+from caw.watermarks import EXP, KGW, Unigram, Watermark
+
+MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
+
+# which options each watermark and policy takes, and the argument each one becomes
+WATERMARKS: dict[str, tuple[type[Watermark], dict[str, str]]] = {
+    "kgw": (KGW, {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"}),
+    "unigram": (Unigram, {"gamma": "gamma", "delta": "delta"}),
+    "exp": (EXP, {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"}),
+}
+POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "fixed": (FixedStrength, {"strength": "value"}),
+    "entropy": (EntropyThreshold, {"nats": "nats", "strength": "value"}),
+    "logit-delta": (LogitDeltaThreshold, {"gap": "gap", "strength": "value"}),
+    "capacity": (CapacityPolicy, {"evaluator": "evaluator", "theta": "theta", "beta": "beta"}),
+}
+NEEDED = {"entropy": "nats", "logit-delta": "gap"}
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+WatermarkName = Annotated[str, _option(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|none")]
+MarkName = Annotated[str, _option(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp")]
+KEY_HELP = "Secret: an integer below 2^64, or text. Set CAW_KEY instead, so that it stays out of the shell's history."
+Key = Annotated[str | None, _option(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
+Gamma = Annotated[float | None, _option(MARK, "kgw, unigram: green share of the vocabulary [0.25].", "--gamma")]
+Delta = Annotated[float | None, _option(MARK, "kgw, unigram: logit bonus of green tokens [4.0].", "--delta")]
+Seeding = Annotated[str | None, _option(MARK, "kgw [lefthash].", "--seeding", metavar="lefthash|selfhash")]
+ContextWidth = Annotated[
+    int | None, _option(MARK, "Tokens that seed kgw [1; selfhash 4] or exp [4].", "--context-width")
+]
+TopKExp = Annotated[int | None, _option(MARK, "exp: tokens that race at full strength [10].", "--top-k-exp")]
+StrengthExp = Annotated[
+    str | None, _option(MARK, "exp: what strength varies [top_k].", "--strength-exp", metavar="top_k|scale")
+]
+
+PolicyName = Annotated[
+    str, _option(POLICY, "How strongly each token is marked.", "--policy", metavar="fixed|entropy|logit-delta|capacity")
+]
+Strength = Annotated[float | None, _option(POLICY, "fixed, entropy, logit-delta: strength where marked [1].")]
+Nats = Annotated[float | None, _option(POLICY, "entropy: mark only above this entropy.")]
+Gap = Annotated[float | None, _option(POLICY, "logit-delta: mark only below this gap of the two best logits.")]
+Theta = Annotated[float | None, _option(POLICY, "capacity: leave tokens above this importance unmarked [0.5].")]
+Beta = Annotated[float | None, _option(POLICY, "capacity: strength where a token has no importance [1].")]
+EvaluatorName = Annotated[
+    str | None, _option(POLICY, "capacity: shipped weights by name, or a .safetensors file [the model's own].")
+]
+
+Device = Annotated[str | None, _option(RUNNING, "cpu, cuda, cuda:1, ... [cuda if there is one].", "--device")]
+DType = Annotated[str, _option(RUNNING, "Number format of the model.", "--dtype", metavar="auto|" + "|".join(DTYPES))]
+Threads = Annotated[int | None, _option(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
+
+
+def parse_key(text: str) -> int | str:
+    """Digits are an integer, as in the library; everything else is text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,20}", text) else text
+
+
+def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> Watermark | None:
+    """The watermark that --watermark, --key and its own options ask for; None for "none".
+
+    Raises ValueError for an unknown name, a missing key, and options that are another watermark's.
+    """
+    if name == "none":
+        _refuse_strangers("watermark", "none", {}, WATERMARKS, options)
+        return None
+    _require_known("watermark", name, [*WATERMARKS, "none"])
+    kind, names = WATERMARKS[name]
+    arguments = _refuse_strangers("watermark", name, names, WATERMARKS, options)
+    if key is None:
+        raise ValueError(f"watermark {name} needs a key, got none; set CAW_KEY or give --key")
+    return kind(parse_key(key), **arguments)
+
+
+def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
+    """The policy that --policy and its own options ask for; `model` names the default evaluator.
+
+    Raises ValueError for an unknown name, a missing option, and options that are another policy's.
+    """
+    _require_known("policy", name, list(POLICIES))
+    kind, names = POLICIES[name]
+    arguments = _refuse_strangers("policy", name, names, POLICIES, options)
+    needed = NEEDED.get(name)
+    if needed and needed not in arguments:
+        raise ValueError(f"policy {name} needs --{needed}, got none; give a number")
+    if kind is CapacityPolicy and "evaluator" not in arguments:
+        if model not in shipped():
+            raise ValueError(f"policy capacity needs --evaluator for model {model!r}, got none; train one for it")
+        arguments["evaluator"] = model
+    policy = kind(**arguments)
+    assert isinstance(policy, Policy)
+    return policy
+
+
+def _require_known(what: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}; choose one of these")
+
+
+def _refuse_strangers(
+    what: str, name: str, names: Mapping[str, str], table: Mapping[str, tuple[Any, dict[str, str]]], options: Any
+) -> dict[str, Any]:
+    """Arguments from the options that were given; an option that would do nothing is an error, not a surprise."""
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        if option not in names:
+            owners = " and ".join(owner for owner, (_, theirs) in table.items() if option in theirs)
+            raise ValueError(f"--{option} is an option of {what} {owners}, got {what} {name}; leave it out")
+    return {names[option]: value for option, value in given.items()}
+
+
+def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
+    """Name and parameters for output lines, never the key; None for None."""
+    if thing is None:
+        return None
+    names = [*(n for n, (kind, _) in WATERMARKS.items() if type(thing) is kind)]
+    names += [n for n, (kind, _) in POLICIES.items() if type(thing) is kind]
+    described: dict[str, Any] = {"name": names[0]}
+    for field in fields(thing):  # type: ignore[arg-type]
+        if field.name not in ("key", "network") and getattr(thing, field.name) is not None:
+            described[field.name] = getattr(thing, field.name)
+    return described
+
+
+def prepare_device(device: str | None, threads: int | None) -> str | None:
+    """Check --device and set the number of CPU threads of this process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device is None:
+        return None
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"device must be like cpu, cuda or cuda:1, got {device!r}; leave it out") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device} needs a CUDA GPU and a CUDA build of PyTorch, found none; use --device cpu")
+    return device
