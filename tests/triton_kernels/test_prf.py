@@ -1,0 +1,137 @@
+"""The PRF in kernels against `caw.watermarks.prf`: green scans bit for bit, race values within their margin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.race_values_ref import race_values_ref
+
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW, Unigram, prf
+
+KEYS = [0, 42, 2**32 - 1, 2**32, 2**63 + 12345, 2**64 - 1]
+
+
+def contexts(batch, width, device):
+    """Token ids, the missing token among them."""
+    context = torch.randint(-1, 100_000, (batch, width))
+    context[0] = -1
+    return context.to(device)
+
+
+def compare_scan(device, scores, context, key, gamma=0.25, selfhash=False, wanted=None):
+    from caw.triton_kernels.green_argmax import green_argmax
+    from caw.triton_kernels.prf import key_tensor
+
+    arguments = (scores, context, key_tensor(key, device), prf.green_threshold(gamma), selfhash, wanted)
+    actual = green_argmax(*arguments)
+    expected = green_argmax_ref(*(x.cpu() if isinstance(x, torch.Tensor) else x for x in arguments))
+    assert torch.equal(actual[0].cpu(), expected[0]) and torch.equal(actual[1].cpu(), expected[1])
+    return actual
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("width", [0, 1, 3, 4, 5, 9])
+def test_words_are_equal(device, key, width):
+    """Every token of a small vocabulary by itself is found green exactly where the reference's word says so."""
+    from caw.triton_kernels.green_argmax import green_argmax
+    from caw.triton_kernels.prf import key_tensor
+
+    context, count = contexts(1, width, device), 12
+    only = torch.full((count, count), -torch.inf, device=device).fill_diagonal_(1.0)  # row t holds token t alone
+    token, _ = green_argmax(only, context.expand(count, -1), key_tensor(key, device), 1 << 22, False)
+    words = prf.vocabulary_words(key, context.cpu(), count)[0]
+    assert torch.equal(token.cpu() >= 0, prf.green(words, 0.25))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 7])
+def test_uniforms_are_equal_to_the_bit(device, width):
+    """With logits 0 the race value is a function of the word's upper 24 bits alone, and it tells all of them apart."""
+    from caw.triton_kernels.prf import key_tensor
+    from caw.triton_kernels.race_values import race_values
+
+    zeros, context = torch.zeros(2, 100, device=device), contexts(2, width, device)
+    ids = torch.randint(0, 2**31 - 1, (2, 100), device=device)
+    race = race_values(zeros, ids, zeros, context, key_tensor(KEYS[4], device)).cpu()
+    words = prf.context_words(KEYS[4], context.cpu(), ids.cpu())
+    assert_close(race, prf.gumbel(words), "margin/race")
+    back = (torch.exp(-torch.exp(-race)) * (2**24 + 1)).round().long() - 1
+    assert (back - (words >> 8)).abs().max() <= 1  # uniforms are float32: neighbours above 0.5 are half a step apart
+
+
+@pytest.mark.parametrize("selfhash, width", [(False, 0), (False, 1), (False, 4), (True, 1), (True, 3)])
+@pytest.mark.parametrize("vocab_size", [1, 3, 2047, 2049, 5003])
+def test_scan_equals_the_reference(device, vocab_size, selfhash, width):
+    scores = torch.randn(3, vocab_size).to(device)
+    compare_scan(device, scores, contexts(3, width, device), KEYS[5], selfhash=selfhash)
+
+
+def test_scan_with_ties_masks_strides_and_unwanted_rows(device):
+    scores = torch.randn(3000, 5).round().to(device).T
+    scores[1, :2990] = -torch.inf
+    scores[2] = -torch.inf
+    wanted = torch.tensor([True, True, True, False, True], device=device)
+    token, score = compare_scan(device, scores, contexts(5, 1, device), 7, wanted=wanted)
+    assert token[2] == -1 and token[3] == -1 and score[3] == -torch.inf
+    compare_scan(device, scores.bfloat16(), contexts(5, 1, device), 7, gamma=0.001)
+
+
+@pytest.mark.parametrize("watermark", [KGW(key=5), KGW(key=5, seeding="selfhash"), Unigram(key=5)], ids=repr)
+def test_scan_is_what_the_watermarks_do(device, watermark):
+    """The full scan of a green-list watermark on its own key and context."""
+    from caw.triton_kernels.green_argmax import green_argmax
+    from caw.triton_kernels.prf import key_tensor
+
+    scores, context = torch.randn(2, 1001), contexts(2, watermark.window, torch.device("cpu"))
+    masked = torch.where(watermark.green_vocabulary(context, 1001), scores, -torch.inf)
+    selfhash = getattr(watermark, "seeding", "") == "selfhash"
+    key = prf.derive_key(5, b"caw/unigram" if watermark.name == "unigram" else b"caw/kgw")
+    token, _ = green_argmax(
+        scores.to(device), context.to(device), key_tensor(key, device), prf.green_threshold(0.25), selfhash
+    )
+    assert torch.equal(token.cpu(), masked.argmax(dim=1))
+
+
+@pytest.mark.parametrize("k", [1, 7, 100, 128])
+def test_race_values_equal_the_reference(device, k):
+    from caw.triton_kernels.prf import key_tensor
+    from caw.triton_kernels.race_values import race_values
+
+    values = torch.randn(3, k).sort(descending=True).values.to(device)
+    values[1, k // 2 :] = -torch.inf
+    ids = torch.randint(0, 100_000, (3, k), device=device)
+    arguments = (values, ids, values + 1, contexts(3, EXP(key=1).window, device), key_tensor(KEYS[4], device))
+    actual, expected = race_values(*arguments), race_values_ref(*(x.cpu() for x in arguments))
+    assert actual.dtype == torch.float64
+    assert_close(actual, expected, "margin/race")
+
+
+@pytest.mark.parametrize(
+    "name, change, error",
+    [
+        ("scores", {"scores": torch.zeros(2, 3, dtype=torch.float64)}, TypeError),
+        ("scores", {"scores": torch.zeros(2, 0)}, ValueError),
+        ("context", {"context": torch.zeros(3, 1, dtype=torch.int64)}, ValueError),
+        ("context", {"context": torch.zeros(2, 65, dtype=torch.int64)}, ValueError),
+        ("context", {"context": torch.zeros(2, 0, dtype=torch.int64), "selfhash": True}, ValueError),
+        ("context", {"context": torch.zeros(2, 1, dtype=torch.int32)}, TypeError),
+        ("key", {"key": torch.zeros(1, dtype=torch.int64)}, ValueError),
+        ("threshold", {"threshold": -1}, ValueError),
+        ("wanted", {"wanted": torch.zeros(2)}, TypeError),
+    ],
+)
+def test_bad_input_names_the_argument(device, name, change, error):
+    from caw.triton_kernels.green_argmax import green_argmax
+
+    arguments = {
+        "scores": torch.zeros(2, 9),
+        "context": torch.zeros(2, 1, dtype=torch.int64),
+        "key": torch.zeros(2, dtype=torch.int64),
+        "threshold": 5,
+        "selfhash": False,
+        **change,
+    }
+    moved = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in arguments.items()}
+    with pytest.raises(error, match=rf"^{name} must"):
+        green_argmax(**moved)
