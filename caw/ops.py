@@ -119,7 +119,7 @@ enumerate_candidates = _register(
     _enumerate_candidates_fake,
 )
 
-# score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: Watermark.score_tokens_ref
+# score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: their score_tokens_ref
 score_tokens = _register(
     "score_tokens(Tensor tokens, int window, int key, int scheme, int threshold) -> (Tensor, Tensor)",
     None,
@@ -148,6 +148,13 @@ permutation_green = _register(
     lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], (vocab_size + 31) // 32), dtype=torch.int32),
 )
 
+# small_linear: x [M, K] times weight [O, K] transposed, plus bias, for the few rows of a step; float32 sums
+small_linear = _register(
+    "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
+    torch.nn.functional.linear,
+    lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])),
+)
+
 
 @dataclass(frozen=True)
 class Ops:
@@ -158,6 +165,7 @@ class Ops:
     commit_kv: Callable[..., None]
     evaluate_capacity: Callable[..., torch.Tensor]
     select_candidate: Callable[..., torch.Tensor]
+    native: bool = True  # use the ops that only the extension has, where it has them for the device
 
 
 def dispatched() -> Ops:
@@ -167,7 +175,14 @@ def dispatched() -> Ops:
 
 def references() -> Ops:
     """Plain PyTorch on any device: `backend="reference"`."""
-    return Ops(topk_softmax_ref, sibling_attention_ref, commit_kv_ref, evaluate_capacity_ref, select_candidate_ref)
+    return Ops(
+        topk_softmax_ref,
+        sibling_attention_ref,
+        commit_kv_ref,
+        evaluate_capacity_ref,
+        select_candidate_ref,
+        native=False,
+    )
 
 
 def missing_extension() -> str:

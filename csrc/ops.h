@@ -35,4 +35,6 @@ Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);
 
 Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count);
 
+Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
+
 }  // namespace caw

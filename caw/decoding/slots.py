@@ -12,6 +12,7 @@ import torch
 from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.linear import SmallLinears
 from caw.decoding.prefill import prefill
 from caw.decoding.sampling import make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
@@ -69,6 +70,7 @@ class Decoder:
         self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings), kernels)
         self.keep_rows = keep_rows
         self.attention = caw_attention(model)
+        self.linears = SmallLinears(model, enabled=kernels.native)
         copies = slots if settings.branching == "batch" else 1
         self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels)
         self.history = history_needed(policy)
@@ -96,7 +98,7 @@ class Decoder:
         streams = stream_ids(prompts)
         waiting = deque(range(len(prompts)))
         while True:
-            with self.attention:
+            with self.attention, self.linears:
                 self._refill(waiting, prompts, budgets, streams)
                 if all(slot is None for slot in self.slots):
                     return

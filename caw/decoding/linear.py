@@ -1,0 +1,57 @@
+"""Linear layers of a decoding step on a CPU: a few rows at a time, each weight read once.
+
+A step's time on a CPU is the reading of the weights. General matrix products pack them first, which makes two rows cost
+up to twice what one row costs; `small_linear` does not, so that looking ahead through C candidates costs about as much
+as one token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import Linear
+from torch.nn.functional import linear
+
+from caw import ops
+
+MAX_ROWS = 16  # beyond that the arithmetic, not the reading, takes the time, and general products win
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class SmallLinears:
+    """The model's plain linear layers take up to MAX_ROWS rows through `small_linear` inside the block.
+
+    Made once for a model and entered around every step; nothing of it is left outside. Does nothing without the
+    compiled extension, for layers that are not exactly torch.nn.Linear or whose forward somebody replaced, and, call
+    by call, for weights that are not contiguous float32 or bfloat16 on the CPU.
+    """
+
+    def __init__(self, model: Any, *, enabled: bool) -> None:
+        usable = enabled and not ops.missing_extension()
+        layers = [m for m in model.modules() if type(m) is Linear and "forward" not in m.__dict__] if usable else []
+        self._forwards = [(layer.__dict__, _Forward(layer)) for layer in layers]
+
+    def __enter__(self) -> None:
+        # straight into __dict__: Module.__setattr__ would cost more than the smallest layers
+        for attributes, forward in self._forwards:
+            attributes["forward"] = forward
+
+    def __exit__(self, *error: object) -> None:
+        for attributes, _ in self._forwards:
+            del attributes["forward"]
+
+
+class _Forward:
+    """What a layer's forward is inside the block."""
+
+    def __init__(self, layer: Linear) -> None:
+        self.layer = layer
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        rows = x.numel() // x.shape[-1]
+        fits = rows <= MAX_ROWS and weight.dtype in DTYPES and weight.dtype == x.dtype
+        if not (fits and weight.is_cpu and weight.is_contiguous()):
+            return linear(x, weight, bias)
+        return ops.small_linear(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)

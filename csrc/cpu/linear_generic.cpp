@@ -1,0 +1,25 @@
+// small_linear for any machine, and the choice among its builds.
+#include <cstring>
+
+#include "kernels_common.h"
+#include "linear.h"
+
+#define CAW_LEVEL 1
+namespace caw {
+namespace {
+#include "simd.inc"
+
+#include "linear.inc"
+}  // namespace
+extern const LinearKernel kLinearGeneric = linear;
+
+LinearKernel linear_kernel() {
+#if CAW_X86
+  const char* name = kernels().name;
+  if (!std::strcmp(name, "avx512")) return kLinearAvx512;
+  if (!std::strcmp(name, "avx2")) return kLinearAvx2;
+#endif
+  return kLinearGeneric;
+}
+
+}  // namespace caw

@@ -1,0 +1,83 @@
+"""small_linear against float64, and in the model it is made for."""
+
+import pytest
+import torch
+
+from caw import ops
+from caw.decoding.linear import MAX_ROWS, SmallLinears
+from caw.testing import assert_close
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+SHAPES = [(1, 1, 1), (1, 16, 32), (2, 17, 33), (3, 5, 70), (7, 100, 31), (8, 64, 64), (9, 33, 1), (16, 257, 97)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("rows,size,outputs", SHAPES)
+def test_equals_float64(rows, size, outputs, with_bias, dtype):
+    x, weight = torch.randn(rows, size).to(dtype), torch.randn(outputs, size).to(dtype)
+    bias = torch.randn(outputs).to(dtype) if with_bias else None
+    wide = [t.double() if t is not None else None for t in (x, weight, bias)]
+    expected = torch.nn.functional.linear(*wide)
+    out = ops.small_linear(x, weight, bias)
+    assert out.dtype == dtype and out.shape == (rows, outputs)
+    assert_close(out, expected.to(dtype), "float32" if dtype == torch.float32 else "attention/bfloat16")
+
+
+def test_rows_do_not_depend_on_their_neighbours():
+    x, weight = torch.randn(8, 100), torch.randn(50, 100)
+    together = ops.small_linear(x, weight)
+    for row in range(8):
+        assert torch.equal(ops.small_linear(x[row : row + 1], weight)[0], together[row])
+
+
+def test_strided_input_and_nan():
+    x = torch.randn(40, 6).T[:, ::2]
+    weight = torch.randn(9, 20)
+    assert_close(ops.small_linear(x, weight), x.double() @ weight.double().T, "float32")
+    x = torch.full((1, 20), torch.nan)
+    assert ops.small_linear(x, weight).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "x,weight,bias,names",
+    [
+        (torch.zeros(3), torch.zeros(2, 3), None, "x"),
+        (torch.zeros(1, 3), torch.zeros(2, 4), None, "weight"),
+        (torch.zeros(1, 3), torch.zeros(3, 2).T, None, "weight"),
+        (torch.zeros(1, 3).half(), torch.zeros(2, 3).half(), None, "x"),
+        (torch.zeros(1, 3), torch.zeros(2, 3).bfloat16(), None, "weight"),
+        (torch.zeros(1, 3), torch.zeros(2, 3), torch.zeros(3), "bias"),
+    ],
+)
+def test_bad_input_names_the_argument(x, weight, bias, names):
+    with pytest.raises(RuntimeError, match=f"^{names} must"):
+        ops.small_linear(x, weight, bias)
+
+
+def test_layers_are_switched_inside_the_block_only():
+    model = torch.nn.Sequential(torch.nn.Linear(12, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5, bias=False))
+    switch = SmallLinears(model, enabled=True)
+    for rows in (1, MAX_ROWS, MAX_ROWS + 1):
+        x = torch.randn(1, rows, 12)
+        with torch.inference_mode():
+            plain = model(x)
+            with switch:
+                assert "forward" in model[0].__dict__
+                inside = model(x)
+        assert_close(inside, plain, "float32")
+        assert "forward" not in model[0].__dict__
+    with torch.inference_mode(), switch:  # weights may change their dtype after the switch was made
+        assert model.bfloat16()(torch.randn(2, 12).bfloat16()).dtype == torch.bfloat16
+
+
+def test_an_error_inside_restores_the_layers():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    with pytest.raises(KeyError), SmallLinears(model, enabled=True):
+        raise KeyError
+    assert "forward" not in model[0].__dict__
+    replaced = torch.nn.Linear(3, 3)
+    replaced.forward = lambda x: x
+    with SmallLinears(replaced, enabled=True):
+        assert replaced(torch.ones(1, 3)).sum() == 3
