@@ -1,6 +1,6 @@
-"""Reference of `permutation_head` and `permutation_green`: the lists that other systems draw with torch's CPU generator.
+"""Reference of `permutation_head` and `permutation_green`: the lists others draw with torch's CPU generator.
 
-A list is torch.randperm(V)[:count] after manual_seed(seed): MT19937, of whose seed only the low 32 bits count, and a
+A list is torch.randperm(V)[:count] after manual_seed(seed): MT19937, of whose seed only 32 bits count, and a
 forward Fisher-Yates shuffle (checked against torch for every vocabulary size in the tests).
 """
 

@@ -13,7 +13,7 @@ import torch
 from caw import ops
 from caw.decoding.branching import forward_candidates
 from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.sampling import Warper, gumbel_noise
+from caw.decoding.sampling import Warper, gumbel_noise, gumbel_noise_ref
 from caw.decoding.settings import DecodeSettings
 from caw.decoding.state import DecodeState
 from caw.evaluator import Evaluator
@@ -90,10 +90,17 @@ class Stepper:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
-        ladder = self.watermark.ladder(Position(record, race, scores, context), self.policy.max_strength)
+        ladder = self._watermark_ladder(Position(record, race, scores, context))
         if self.watermark.deduplicates:
             return ladder.only_original(state.context_repeats(context))
         return ladder
+
+    def _watermark_ladder(self, position: Position) -> Ladder:
+        assert self.watermark is not None
+        device = position.scores.device.type
+        if self.kernels.native and self.watermark.native and ops.has_kernel("enumerate_candidates", device):
+            return self.watermark.native_ladder(position, self.policy.max_strength)
+        return self.watermark.ladder(position, self.policy.max_strength)
 
     def _choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits the choice is made from, the same without sampling noise), float32 [B, V]."""
@@ -108,7 +115,8 @@ class Stepper:
             warped = self.warper(warped)
         if not self.settings.do_sample:
             return warped, warped
-        noise = gumbel_noise(self.settings.seed, state.streams, state.counts, warped.shape[1])
+        draw = gumbel_noise if self.kernels.native else gumbel_noise_ref
+        noise = draw(self.settings.seed, state.streams, state.counts, warped.shape[1])
         return warped + noise, warped
 
     # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------

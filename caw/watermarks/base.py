@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from caw import ops
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import prf
 from caw.watermarks.ladder import Ladder, Rule
@@ -48,6 +49,24 @@ class TokenScores:
     values: torch.Tensor
     evidence: torch.Tensor
     scored: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Native:
+    """What the compiled ops need to know of a watermark in its native format.
+
+    scheme: 0 green list of a context (an empty one too), 1 selfhash green list, 2 race by top_k, 3 race by scale.
+    key: the 64-bit key of the keyed function. threshold: a word is green iff (word >> 8) < threshold; 0 for races.
+    """
+
+    scheme: int
+    key: int = field(repr=False)
+    threshold: int = 0
+
+    @property
+    def signed_key(self) -> int:
+        """The same 64 bits as torch's int64."""
+        return self.key - (self.key >> 63 << 64)
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,11 @@ class Watermark(ABC):
         """Whether a context that already occurred in the output stays unmarked at generation."""
         return False
 
+    @property
+    def native(self) -> Native | None:
+        """Parameters of the compiled ops; None where only PyTorch code knows the format."""
+        return None
+
     @abstractmethod
     def validate(self) -> None:
         """Raise ValueError for parameters out of range."""
@@ -105,6 +129,23 @@ class Watermark(ABC):
     @abstractmethod
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         """The candidates that strengths in [0, max_strength] reach at this position."""
+
+    def native_ladder(self, position: Position, max_strength: float) -> Ladder:
+        """`ladder` by the op `enumerate_candidates`; candidates, counts and reached needs are equal."""
+        at, native = position.record, self.native
+        assert native is not None
+        candidates, needs, counts = ops.enumerate_candidates(
+            at.values, at.ids, position.race_values, position.scores, position.context,
+            native.signed_key, native.scheme, native.threshold, self.full, max_strength,
+        )  # fmt: skip
+        return Ladder(candidates, needs, counts, self.rule, self.full)
+
+    def native_scores(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """(values, selfhash seeds) of the op `score_tokens`; None where no kernel serves the format or device."""
+        native = self.native
+        if native is None or not ops.has_kernel("score_tokens", ids.device.type):
+            return None
+        return ops.score_tokens(ids, self.window, native.signed_key, native.scheme, native.threshold)
 
     @abstractmethod
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:

@@ -15,7 +15,7 @@ import torch
 
 from caw.record import RECORD_SIZE
 from caw.watermarks import prf
-from caw.watermarks.base import Position, TokenScores, Watermark, require_format, require_int
+from caw.watermarks.base import Native, Position, TokenScores, Watermark, require_format, require_int
 from caw.watermarks.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k
 
 MAX_WIDTH = 64
@@ -67,6 +67,10 @@ class EXP(Watermark):
         return float(self.top_k) if self.strength == "top_k" else 1.0
 
     @property
+    def native(self) -> Native | None:
+        return Native(2 if self.strength == "top_k" else 3, self.secret)
+
+    @property
     def max_candidates(self) -> int:
         return self.top_k if self.strength == "top_k" else RECORD_SIZE
 
@@ -86,6 +90,13 @@ class EXP(Watermark):
         return race_ladder_scale(record.ids, start, slope, max_strength)
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        found = self.native_scores(ids)
+        if found is None:
+            return self.score_tokens_ref(ids)
+        return TokenScores(found[0], self.contexts(ids), torch.ones_like(ids, dtype=torch.bool))
+
+    def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
+        """The same in plain PyTorch."""
         contexts = self.contexts(ids)
         u = prf.uniform(prf.context_words(self.secret, contexts, ids[:, None])[:, 0])
         return TokenScores(values=-torch.log1p(-u), evidence=contexts, scored=torch.ones_like(ids, dtype=torch.bool))

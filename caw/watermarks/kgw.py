@@ -15,12 +15,13 @@ token alone and repeat all through a text. What counts as evidence once is (cont
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 
 from caw.watermarks import prf
-from caw.watermarks.base import TokenScores, require_format, require_int
+from caw.watermarks.base import Native, TokenScores, require_format, require_int
 from caw.watermarks.green_list import GreenList
 
 DOMAIN = b"caw/kgw"
@@ -66,6 +67,10 @@ class KGW(GreenList):
         return self.context_width - (self.seeding == "selfhash")
 
     @property
+    def native(self) -> Native | None:
+        return Native(int(self.seeding == "selfhash"), self._list_key, prf.green_threshold(self.gamma))
+
+    @cached_property
     def _list_key(self) -> int:
         return prf.derive_key(self.secret, DOMAIN)
 
@@ -83,6 +88,15 @@ class KGW(GreenList):
         return self._selfhash_green(seeds, torch.arange(vocab_size, device=context.device).expand_as(seeds))
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        found = self.native_scores(ids)
+        if found is None:
+            return self.score_tokens_ref(ids)
+        values, seeds = found
+        context = self.contexts(ids) if self.seeding == "lefthash" else seeds[:, None]
+        return TokenScores(values, torch.cat([context, ids[:, None]], dim=1), torch.ones_like(ids, dtype=torch.bool))
+
+    def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
+        """The same in plain PyTorch."""
         contexts, tokens = self.contexts(ids), ids[:, None]
         seed = contexts if self.seeding == "lefthash" else self._seeds(contexts, tokens)
         return TokenScores(
