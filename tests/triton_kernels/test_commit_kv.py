@@ -1,0 +1,155 @@
+"""Commit against its references: everything mutated is compared, and what must not move does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.commit_step_ref import commit_step_ref
+
+
+def inputs(device, layers, batch, heads, size, dim, slots, dtype, lengths, active):
+    store = torch.randn(layers, 2, batch, heads, size, dim).to(device, dtype)
+    scratch = torch.randn(layers, 2, batch, slots, heads, dim).to(device, dtype)
+    choice = torch.randint(0, slots, (batch,), device=device)
+    lengths = torch.tensor(lengths, dtype=torch.int64, device=device)
+    return store, scratch, choice, lengths, torch.tensor(active, device=device)
+
+
+def state(device, batch, vocab_size, slots, k, positions):
+    """logits, step_logits, records, following."""
+
+    def record():
+        return [torch.randn(batch, k, device=device), torch.randint(0, 999, (batch, k), device=device),
+                torch.rand(batch, k, device=device), torch.randn(batch, device=device)]  # fmt: skip
+
+    records = [tensor for _ in range(positions) for tensor in record()]
+    logits = torch.randn(batch, slots + 1, vocab_size, device=device)
+    return logits[:, 0].clone(), logits[:, 1:], records, record()
+
+
+def cpu(x):
+    return [cpu(y) for y in x] if isinstance(x, list) else x.detach().cpu().clone()
+
+
+def same_prefix(actual, expected, lengths, active=None):
+    """Stores are equal in what each active sequence has committed; what lies beyond is undefined."""
+    return all(
+        torch.equal(actual[:, :, b, :, :n].cpu(), expected[:, :, b, :, :n])
+        for b, n in enumerate(lengths.tolist())
+        if active is None or active[b]
+    )
+
+
+CASES = [
+    pytest.param(1, 1, 1, 1, 1, 1, torch.float32, [0], [True], id="all-ones"),
+    pytest.param(2, 3, 2, 7, 80, 5, torch.bfloat16, [0, 3, 6], [True, False, True], id="bfloat16"),
+    pytest.param(1, 2, 33, 3, 64, 2, torch.float16, [2, 1], [True, True], id="more-than-a-block"),
+    pytest.param(3, 2, 1, 5, 13, 32, torch.float32, [5, 4], [False, True], id="full-and-inactive"),
+]
+
+
+@pytest.mark.parametrize("layers, batch, heads, size, dim, slots, dtype, lengths, active", CASES)
+def test_commit_kv_equals_the_reference(device, layers, batch, heads, size, dim, slots, dtype, lengths, active):
+    from caw.triton_kernels.commit_kv import commit_kv
+
+    arguments = inputs(device, layers, batch, heads, size, dim, slots, dtype, lengths, active)
+    expected = cpu(list(arguments))
+    before = expected[0].clone()
+    commit_kv(*arguments)
+    commit_kv_ref(*expected)
+    assert torch.equal(arguments[3].cpu(), expected[3])
+    assert same_prefix(arguments[0], expected[0], expected[3], active)
+    for b, moved in enumerate(active):
+        if not moved:  # stronger than the reference, which may overwrite the last place of a full one
+            assert torch.equal(arguments[0][:, :, b].cpu(), before[:, :, b])
+
+
+def test_commit_kv_many_times(device):
+    """Lengths count right over several steps: the counter inside them is zero again after each launch."""
+    from caw.triton_kernels.commit_kv import commit_kv
+
+    arguments = inputs(device, 2, 2, 2, 6, 16, 3, torch.float32, [0, 2], [True, True])
+    expected = cpu(list(arguments))
+    for _ in range(4):
+        commit_kv(*arguments)
+        commit_kv_ref(*expected)
+        assert torch.equal(arguments[3].cpu(), expected[3])
+    assert same_prefix(arguments[0], expected[0], expected[3])
+
+
+def test_commit_kv_any_strides(device):
+    from caw.triton_kernels.commit_kv import commit_kv
+
+    store, scratch, *rest = inputs(device, 2, 2, 3, 4, 8, 3, torch.float32, [1, 3], [True, True])
+    store = store.permute(5, 0, 4, 2, 1, 3).contiguous().permute(1, 4, 3, 5, 2, 0)
+    scratch = torch.cat([scratch, scratch], dim=3)[:, :, :, 1:4]
+    expected = cpu([store, scratch, *rest])
+    commit_kv(store, scratch, *rest)
+    commit_kv_ref(*expected)
+    assert same_prefix(store, expected[0], expected[3])
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3])
+@pytest.mark.parametrize("vocab_size, k", [(1, 1), (2049, 100), (4097, 128)])
+def test_commit_step_equals_the_reference(device, positions, vocab_size, k):
+    from caw.triton_kernels.commit_kv import commit_step
+
+    arguments = [*inputs(device, 1, 3, 2, 6, 16, 4, torch.float32, [0, 2, 5], [True, False, True]),
+                 *state(device, 3, vocab_size, 4, k, positions)]  # fmt: skip
+    expected = [cpu(x) for x in arguments]
+    commit_step(*arguments)
+    commit_step_ref(*expected)
+    assert torch.equal(arguments[3].cpu(), expected[3]) and torch.equal(arguments[5].cpu(), expected[5])
+    assert same_prefix(arguments[0], expected[0], expected[3])
+    for actual, wanted in zip([*arguments[7], *arguments[8]], [*expected[7], *expected[8]], strict=True):
+        assert torch.equal(actual.cpu(), wanted)
+
+
+def test_full_sequence_stays_as_it_is(device):
+    from caw.triton_kernels.commit_kv import commit_kv
+
+    store, *rest = inputs(device, 1, 1, 1, 3, 8, 2, torch.float32, [3], [True])
+    before = store.clone()
+    commit_kv(store, *rest)
+    assert torch.equal(store, before) and rest[2].item() == 3
+
+
+@pytest.mark.parametrize(
+    "name, change, error",
+    [
+        ("store", {0: lambda x: x.double()}, TypeError),
+        ("store", {0: lambda x: x[0]}, ValueError),
+        ("scratch", {1: lambda x: x.half()}, TypeError),
+        ("scratch", {1: lambda x: x[..., :3]}, ValueError),
+        ("scratch", {1: lambda x: x[:, :, :, :0]}, ValueError),
+        ("choice", {2: lambda x: x.int()}, TypeError),
+        ("lengths", {3: lambda x: x[:1]}, ValueError),
+        ("active", {4: lambda x: x.long()}, TypeError),
+        ("logits", {5: lambda x: x.half()}, TypeError),
+        ("step_logits", {6: lambda x: x[..., :3]}, ValueError),
+        ("records", {7: lambda x: x[:3]}, ValueError),
+        (r"records\[1\]", {7: lambda x: [x[0], x[1].int(), *x[2:]]}, TypeError),
+        ("following", {8: lambda x: x[:2]}, ValueError),
+    ],
+)
+def test_bad_input_names_the_argument(device, name, change, error):
+    from caw.triton_kernels.commit_kv import commit_step
+
+    arguments = [*inputs(device, 1, 2, 2, 6, 16, 4, torch.float32, [0, 2], [True, True]), *state(device, 2, 9, 4, 5, 1)]
+    for index, how in change.items():
+        arguments[index] = how(arguments[index])
+    with pytest.raises(error, match=rf"^{name} must"):
+        commit_step(*arguments)
+
+
+def test_lengths_past_the_cache(device):
+    from caw.triton_kernels.commit_kv import commit_kv
+
+    arguments = inputs(device, 1, 2, 1, 3, 8, 2, torch.float32, [4, 1], [True, True])
+    if device.type == "cpu":
+        with pytest.raises(ValueError, match=r"^lengths must be in \[0, 3\]"):
+            commit_kv(*arguments)
+    else:
+        commit_kv(*arguments)
+        assert arguments[3].tolist() == [4, 2]

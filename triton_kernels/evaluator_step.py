@@ -1,0 +1,272 @@
+"""The evaluator and everything after it in one launch: records -> capacity -> strength -> chosen candidate.
+
+    capacity = sigmoid(W3 relu(W2 relu(W1 (x - mean) / scale + b1) + b2) + b3)          (paper, equation 1)
+    strength = beta max(0, (theta - capacity) / theta)                                  (paper, delta' and K')
+    choice   = the rung of the ladder that the strength reaches                         (select_candidate_ref)
+
+One program a sequence, everything in float32. Fused multiply-add is off: the reweighting rule compares
+fl32(l + fl32(strength * delta)) with a logit, exact ties included, and one rounding less would break them.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, PROBABILITY_FLOOR, TRANSFORMS
+from caw.triton_kernels.launching import check, check_tensor, launch
+from caw.triton_kernels.select_candidate_ref import RULES
+
+MAX_HIDDEN = 512
+MAX_POSITIONS = 4
+MAX_RUNGS = 128
+NUM_WARPS = 16
+RAW, LOG, GAP = (tl.constexpr(TRANSFORMS.index(name)) for name in ("raw", "log", "gap"))
+REWEIGHT, TOP_K = (tl.constexpr(RULES.index(name)) for name in ("reweight", "top_k"))
+PROB_FLOOR, LOW, HIGH = (tl.constexpr(x) for x in (PROBABILITY_FLOOR, CAPACITY_FLOOR, 1 - CAPACITY_FLOOR))
+
+
+@triton.jit
+def _choose(candidates_ptr, needs_ptr, count, strength, full, M, RULE: tl.constexpr, BLOCK_M: tl.constexpr):
+    """How many rungs after the first the strength reaches."""
+    o_m = tl.arange(0, BLOCK_M)
+    m_m = o_m < M
+    b_need = tl.load(needs_ptr + o_m, mask=m_m, other=0.0)  # [BLOCK_M]
+    if RULE == REWEIGHT:
+        b_id = tl.load(candidates_ptr + o_m, mask=m_m, other=0)  # [BLOCK_M]
+        boosted = b_need + strength * full
+        first = tl.load(needs_ptr)
+        reached = (boosted > first) | ((boosted == first) & (b_id < tl.load(candidates_ptr)))
+    elif RULE == TOP_K:
+        reached = 2 * strength * full > 2 * b_need - 1
+    else:
+        reached = strength > b_need
+    reached = reached & m_m & (o_m >= 1) & (o_m < count)
+    return tl.sum(reached.to(tl.int64), 0)
+
+
+@triton.jit
+def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
+    """Features of one position at columns o_k."""
+    x = tl.load(probs_ptr + o_k, mask=m_k, other=1.0)
+    if TRANSFORM != RAW:
+        x = tl.log(tl.maximum(x, PROB_FLOOR))
+    if TRANSFORM == GAP:
+        x = tl.where(o_k == 0, x, tl.log(tl.maximum(tl.load(probs_ptr), PROB_FLOOR)) - x)
+    return x
+
+
+@triton.jit
+def _layer1(hidden, probs_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, START: tl.constexpr, K: tl.constexpr,
+            TRANSFORM: tl.constexpr, BLOCK_F: tl.constexpr):  # fmt: skip
+    """hidden + W1[:, START : START + K] x for one position's K features."""
+    for f in range(0, K, BLOCK_F):  # not unrolled: wide networks would hold every block's weights at once
+        o_k = f + tl.arange(0, BLOCK_F)
+        m_k = o_k < K
+        b_mean = tl.load(mean_ptr + START + o_k, mask=m_k, other=0.0)  # [BLOCK_F]
+        b_scale = tl.load(scale_ptr + START + o_k, mask=m_k, other=1.0)  # [BLOCK_F]
+        x = tl.where(m_k, (_transformed(probs_ptr, o_k, m_k, TRANSFORM) - b_mean) / b_scale, 0.0)
+        p_w = w1_ptr + o_h[:, None] * F + START + o_k[None, :]
+        b_w = tl.load(p_w, mask=(o_h < H)[:, None] & m_k[None, :], other=0.0)  # [BLOCK_H, BLOCK_F]
+        hidden += tl.sum(b_w * x[None, :], 1)
+    return hidden
+
+
+@triton.jit
+def _evaluator_kernel(
+    x0_ptr, x1_ptr, x2_ptr, x3_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
+    candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr,
+    capacity_ptr, strength_ptr, choice_ptr,
+    stride_x0, stride_x1, stride_x2, stride_x3, H, F, M, theta, beta, full,
+    K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, RULE: tl.constexpr, HAS_LADDER: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """One sequence. Without HAS_LADDER only the capacity is written."""
+    i_b = tl.program_id(0).to(tl.int64)
+    o_h = tl.arange(0, BLOCK_H)
+    m_h = o_h < H
+    hidden = tl.load(b1_ptr + o_h, mask=m_h, other=0.0)  # [BLOCK_H]
+    hidden = _layer1(hidden, x0_ptr + i_b * stride_x0, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 0, K, TRANSFORM, BLOCK_F)
+    if POSITIONS > 1:
+        p_x = x1_ptr + i_b * stride_x1
+        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, K, K, TRANSFORM, BLOCK_F)
+    if POSITIONS > 2:
+        p_x = x2_ptr + i_b * stride_x2
+        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 2 * K, K, TRANSFORM, BLOCK_F)
+    if POSITIONS > 3:
+        p_x = x3_ptr + i_b * stride_x3
+        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 3 * K, K, TRANSFORM, BLOCK_F)
+    hidden = tl.maximum(hidden, 0.0)
+    logit = tl.load(b3_ptr)
+    for j in range(0, H, BLOCK_J):
+        o_j = j + tl.arange(0, BLOCK_J)
+        m_j = o_j < H
+        p_w = w2_ptr + o_j[:, None] * H + o_h[None, :]
+        b_w = tl.load(p_w, mask=m_j[:, None] & m_h[None, :], other=0.0)  # [BLOCK_J, BLOCK_H]
+        y = tl.sum(b_w * hidden[None, :], 1) + tl.load(b2_ptr + o_j, mask=m_j, other=0.0)
+        logit += tl.sum(tl.maximum(y, 0.0) * tl.load(w3_ptr + o_j, mask=m_j, other=0.0), 0)
+    capacity = 1.0 / (1.0 + tl.exp(-logit))
+    if HAS_LADDER:
+        clamped = tl.minimum(tl.maximum(capacity, LOW), HIGH)
+        safe = tl.where(theta > 0, theta, 1.0)
+        strength = beta * tl.maximum(tl.div_rn(theta - clamped, safe), 0.0)
+        strength = tl.where(theta > 0, strength, 0.0)
+        waiting = tl.load(pending_ptr + i_b) >= 0
+        strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)
+        capacity = tl.where(waiting, tl.load(pending_capacity_ptr + i_b), capacity)
+        count = tl.load(counts_ptr + i_b)
+        choice = _choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
+        tl.store(strength_ptr + i_b, strength)
+        tl.store(choice_ptr + i_b, choice)
+    tl.store(capacity_ptr + i_b, capacity)
+
+
+@triton.jit
+def _select_kernel(
+    candidates_ptr, needs_ptr, counts_ptr, strength_ptr, choice_ptr, full, M, RULE: tl.constexpr, BLOCK_M: tl.constexpr
+):
+    """One sequence's choice for a given strength."""
+    i_b = tl.program_id(0).to(tl.int64)
+    count, strength = tl.load(counts_ptr + i_b), tl.load(strength_ptr + i_b)
+    choice = _choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
+    tl.store(choice_ptr + i_b, choice)
+
+
+def _check_contiguous(**tensors: torch.Tensor) -> None:
+    for name, tensor in tensors.items():
+        check(tensor.is_contiguous(), f"{name} must be contiguous", f"stride {tensor.stride()}", "call .contiguous()")
+
+
+def _check_weights(weights: list[torch.Tensor], inputs: int, like: torch.Tensor) -> None:
+    """Raise unless weights are mean, scale, W1, b1, W2, b2, W3, b3 of a network with this many inputs."""
+    check(len(weights) == 8, "weights must be 8 tensors", len(weights), "pass Evaluator.weights()")
+    check_tensor("weights[2]", weights[2], (torch.float32,), (None, inputs), like)
+    h = weights[2].shape[0]
+    check(1 <= h <= MAX_HIDDEN, f"weights[2] must have 1 to {MAX_HIDDEN} rows", h, "train a narrower evaluator")
+    shapes = ((inputs,), (inputs,), (h, inputs), (h,), (h, h), (h,), (1, h), (1,))
+    for i, (tensor, shape) in enumerate(zip(weights, shapes, strict=True)):
+        check_tensor(f"weights[{i}]", tensor, (torch.float32,), shape, like)
+        _check_contiguous(**{f"weights[{i}]": tensor})
+
+
+def _check_ladder(candidates, needs, counts, batch: int, rule: int, like: torch.Tensor) -> None:
+    check_tensor("candidates", candidates, (torch.int64,), (batch, None), like)
+    rungs = candidates.shape[1]
+    check(1 <= rungs <= MAX_RUNGS, f"candidates must have 1 to {MAX_RUNGS} columns", rungs, "shorten the ladder")
+    check_tensor("needs", needs, (torch.float32,), (batch, rungs), like)
+    check_tensor("counts", counts, (torch.int64,), (batch,), like)
+    check(0 <= rule < len(RULES), f"rule must be in [0, {len(RULES) - 1}]", rule, "use RULES.index")
+    _check_contiguous(candidates=candidates, needs=needs, counts=counts)
+
+
+def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full) -> None:
+    """Start the kernel; `ladder` is candidates, needs, counts and the three pending tensors, or empty."""
+    batch, hidden = probs[0].shape[0], weights[2].shape[0]
+    block_h = max(triton.next_power_of_2(hidden), 16)
+    # weights held at a time: 32 registers a thread at 16 warps; wider networks spill with that many
+    tile = 16384 if block_h <= 128 else 4096
+    rungs = ladder[0].shape[1] if ladder else 1
+    names = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "b3", "candidates", "needs", "counts", "pending",
+             "pending_strength", "pending_capacity", "capacity", "strength", "choice")  # fmt: skip
+    tensors = [*weights, *(ladder or [outputs[0]] * 6), *(outputs if ladder else [outputs[0]] * 3)]
+    windows = [probs[min(i, len(probs) - 1)] for i in range(MAX_POSITIONS)]
+    launch(
+        _evaluator_kernel,
+        (batch,),
+        {
+            **{f"x{i}_ptr": p for i, p in enumerate(windows)},
+            **{f"stride_x{i}": p.stride(0) for i, p in enumerate(windows)},
+            **{f"{name}_ptr": tensor for name, tensor in zip(names, tensors, strict=True)},
+            "H": hidden, "F": len(probs) * k, "M": rungs, "theta": theta, "beta": beta, "full": full,
+            "K": k, "POSITIONS": len(probs), "TRANSFORM": transform, "RULE": rule, "HAS_LADDER": bool(ladder),
+            "BLOCK_H": block_h, "BLOCK_F": min(triton.next_power_of_2(k), tile // block_h, 128),
+            "BLOCK_J": min(block_h, tile // block_h), "BLOCK_M": triton.next_power_of_2(rungs),
+        },
+        num_warps=NUM_WARPS,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+def evaluator_step(
+    probs: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    candidates: torch.Tensor,
+    needs: torch.Tensor,
+    counts: torch.Tensor,
+    pending: torch.Tensor,
+    pending_strength: torch.Tensor,
+    pending_capacity: torch.Tensor,
+    k: int,
+    transform: int,
+    theta: float,
+    beta: float,
+    rule: int,
+    full: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Capacity float32 [B], strength float32 [B], choice int64 [B]; arguments as in `evaluator_step_ref`.
+
+    Width h <= 512, at most 128 rungs, 1 to 4 window positions. Deterministic. The choice equals the reference's unless
+    the strengths lie on either side of a rung (row `margin/decision`).
+
+    Raises:
+        TypeError, ValueError: naming the argument, before any launch; a feature layout that does not fit the weights
+            is among them.
+    """
+    known = 1 <= len(probs) <= MAX_POSITIONS
+    check(
+        known, f"probs must hold 1 to {MAX_POSITIONS} window positions", len(probs), "use a FeatureSpec within (2, 1)"
+    )
+    check_tensor("probs[0]", probs[0], (torch.float32,), (None, None))
+    batch = probs[0].shape[0]
+    for i, p in enumerate(probs):
+        check_tensor(f"probs[{i}]", p, (torch.float32,), (batch, None), probs[0])
+        check(1 <= k <= p.shape[1], f"k must be in [1, {p.shape[1]}], the columns of probs[{i}]", k, "keep more values")
+        rows = p.shape[1] == 1 or p.stride(1) == 1
+        check(rows, f"probs[{i}] must have contiguous rows", f"stride {p.stride()}", "call .contiguous()")
+    last = len(TRANSFORMS) - 1
+    check(0 <= transform <= last, f"transform must be in [0, {last}]", transform, "use TRANSFORMS.index")
+    _check_weights(weights, len(probs) * k, probs[0])
+    _check_ladder(candidates, needs, counts, batch, rule, probs[0])
+    check_tensor("pending", pending, (torch.int64,), (batch,), probs[0])
+    check_tensor("pending_strength", pending_strength, (torch.float32,), (batch,), probs[0])
+    check_tensor("pending_capacity", pending_capacity, (torch.float32,), (batch,), probs[0])
+    _check_contiguous(pending=pending, pending_strength=pending_strength, pending_capacity=pending_capacity)
+    capacity = pending_capacity.new_empty((batch,))
+    outputs = [capacity, torch.empty_like(capacity), torch.empty_like(counts)]
+    ladder = [candidates, needs, counts, pending, pending_strength, pending_capacity]
+    _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full)
+    return outputs[0], outputs[1], outputs[2]
+
+
+def evaluate_capacity(features: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    """Capacity float32 [B] from features float32 [B, F] (rows contiguous); as `evaluate_capacity_ref`, h <= 512."""
+    check_tensor("features", features, (torch.float32,), (None, None))
+    batch, inputs = features.shape
+    check(inputs >= 1, "features must have at least 1 column", inputs, "pass FeatureSpec.assemble's result")
+    rows = inputs == 1 or features.stride(1) == 1
+    check(rows, "features must have contiguous rows", f"stride {features.stride()}", "call .contiguous()")
+    _check_weights(weights, inputs, features)
+    capacity = features.new_empty((batch,))
+    _launch_evaluator([features], weights, inputs, TRANSFORMS.index("raw"), [], [capacity], 0.0, 0.0, 0, 0.0)
+    return capacity
+
+
+def select_candidate(
+    candidates: torch.Tensor, needs: torch.Tensor, counts: torch.Tensor, strength: torch.Tensor, rule: int, full: float
+) -> torch.Tensor:
+    """Index of the chosen candidate, int64 [B]; arguments and result as in `select_candidate_ref`, bit for bit."""
+    check_tensor("candidates", candidates, (torch.int64,), (None, None))
+    batch, rungs = candidates.shape
+    _check_ladder(candidates, needs, counts, batch, rule, candidates)
+    check_tensor("strength", strength, (torch.float32,), (batch,), candidates)
+    _check_contiguous(strength=strength)
+    choice = torch.empty_like(counts)
+    launch(
+        _select_kernel,
+        (batch,),
+        {
+            "candidates_ptr": candidates, "needs_ptr": needs, "counts_ptr": counts, "strength_ptr": strength,
+            "choice_ptr": choice, "full": full, "M": rungs, "RULE": rule, "BLOCK_M": triton.next_power_of_2(rungs),
+        },
+        num_warps=1,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+    return choice
