@@ -1,0 +1,5 @@
+"""`python -m caw.cli`."""
+
+from caw.cli import main
+
+main()
