@@ -15,6 +15,7 @@ from caw.record import RECORD_SIZE, Record
 
 PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
 VERSION = 1
+Transform = Literal["raw", "log", "gap"]
 MAX_PREVIOUS, MAX_NEXT = 3, 3
 DECODABLE_PREVIOUS, DECODABLE_NEXT = 2, 1
 
@@ -32,7 +33,7 @@ class FeatureSpec:
     previous: int = 1
     next: int = 1
     k: int = RECORD_SIZE
-    transform: Literal["raw", "log", "gap"] = "log"
+    transform: Transform = "log"
     version: int = VERSION
 
     def __post_init__(self) -> None:

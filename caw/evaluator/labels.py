@@ -11,6 +11,7 @@ character offsets [start, end) in the answer with its `<<...>>` calculator notes
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -90,6 +91,13 @@ def read_labels(labels_path: str | Path, data_dir: str | Path) -> list[LabelledT
     if not texts:
         raise ValueError(f"label file must hold at least one document, {path} holds none; label some first")
     return texts
+
+
+def digest(content: str | Sequence[LabelledText]) -> str:
+    """sha256 of a text, or of labelled texts and their spans: what stored positions and weights were made from."""
+    if not isinstance(content, str):
+        content = json.dumps([[t.name, t.question, t.solution, t.spans] for t in content])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _rows(path: Path, what: str) -> list[tuple[int, dict[str, Any]]]:

@@ -59,15 +59,19 @@ def compare(positions: Positions, scores: Mapping[str, np.ndarray]) -> dict[str,
 
     Adds the evaluators that need no training: entropy, logit_delta, and all_tokens_key (every score equal).
     Returns {"tokens", "base_rate", "evaluators": {name: figures}} for all tokens and, under "agree", for those whose
-    reference token is the model's own choice (their thresholds chosen on such tokens too).
+    reference token is the model's own choice (their thresholds chosen on such tokens too; no evaluators if a model
+    agrees so seldom that these hold one class only).
     """
     key, part = positions.key, positions.part
     everything = {**scores, **positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
-    results = {}
+    results: dict[str, Any] = {}
     for name, chosen in (("all", np.ones(len(positions), dtype=bool)), ("agree", positions.agree)):
         validation, test = chosen & (part == "validation"), chosen & (part == "test")
-        require_both_classes(key[validation], f"validation part ({name} tokens)")
-        require_both_classes(key[test], f"test part ({name} tokens)")
+        if name == "agree" and not all(key[p].any() and not key[p].all() for p in (validation, test)):
+            results[name] = {"tokens": int(test.sum()), "base_rate": None, "evaluators": {}}
+            continue
+        require_both_classes(key[validation], "validation part")
+        require_both_classes(key[test], "test part")
         results[name] = {
             "tokens": int(test.sum()),
             "base_rate": round(float(key[test].mean()), 4),

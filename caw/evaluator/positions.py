@@ -86,7 +86,7 @@ class Positions:
     @property
     def key(self) -> np.ndarray:
         """Labels, bool [N]."""
-        return np.asarray(self.arrays["key"])
+        return np.array(self.arrays["key"])
 
     @property
     def agree(self) -> np.ndarray:

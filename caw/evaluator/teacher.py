@@ -7,7 +7,6 @@ are made by `Record.from_logits`, features later by `FeatureSpec.assemble`: deco
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from caw.evaluator.features import MAX_PREVIOUS
-from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, encode
+from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 from caw.evaluator.positions import Positions
 from caw.policies.entropy import entropy
 from caw.record import Record
@@ -76,7 +75,8 @@ def record_positions(
         "model": str(model.config._name_or_path),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "template": template,
-        "prefix_sha256": hashlib.sha256(prefix.encode()).hexdigest() if prefix else None,
+        "prefix_sha256": digest(prefix) if prefix else None,
+        "labels_sha256": digest(texts),
         "documents": [t.name for t in texts],
         "tokens": len(store),
         "key_tokens": int(store.key.sum()),

@@ -1,0 +1,173 @@
+"""From a label file and a model's name to saved evaluator weights with their provenance: `caw train-evaluator`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+import transformers
+
+from caw.evaluator.features import FeatureSpec, Transform
+from caw.evaluator.labels import TEMPLATE, LabelledText, digest, read_labels
+from caw.evaluator.metrics import compare, document_interval
+from caw.evaluator.network import Evaluator
+from caw.evaluator.positions import SPLIT, Positions
+from caw.evaluator.teacher import record_positions
+from caw.evaluator.train import TrainSettings, choose_transform, predict, train
+from caw.models import load_model
+
+TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
+LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
+
+
+def train_evaluator(
+    model_name: str | Path,
+    labels_path: str | Path,
+    data_dir: str | Path,
+    output_path: str | Path,
+    spec: FeatureSpec | None = None,
+    settings: TrainSettings | None = None,
+    *,
+    template: str = TEMPLATE,
+    prefix: str = "",
+    positions_folder: str | Path | None = None,
+    device: str | None = None,
+    dtype: str = "float32",
+    command: str = "",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train an evaluator for a model and write OUTPUT.safetensors with OUTPUT.json beside it.
+
+    Args:
+        model_name: what `caw.load_model` takes.
+        labels_path, data_dir: label file and the folder with its texts; see `labels`.
+        output_path: ends in .safetensors; its folder must exist.
+        spec: features; None = window (1, 1) with the transform that has the greatest validation AUROC.
+        template, prefix: the prompt before each reference; see `labels.encode`.
+        positions_folder: where the model's records are kept; a complete folder made from the same model, labels and
+            prompt is used instead of running the model. None = a temporary one.
+        command: what to write down as the command that made the weights.
+
+    Returns what the JSON holds. Raises FileNotFoundError or ValueError in one sentence before the model runs where
+    that is possible.
+    """
+    output = _checked_output(output_path)
+    texts = read_labels(labels_path, data_dir)
+    settings = settings or TrainSettings()
+    with _folder(positions_folder) as folder:
+        positions = obtain_positions(
+            model_name, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype, progress=progress
+        )
+        if spec is None:
+            specs = [FeatureSpec(transform=name) for name in TRANSFORMS]
+            evaluator, measured = choose_transform(positions, specs, settings)
+        else:
+            evaluator, measured = train(positions, spec, settings)
+        provenance = {
+            "model": positions.meta["model"],
+            "dtype": positions.meta["dtype"],
+            "prompt": {"template": template, "prefix_sha256": positions.meta["prefix_sha256"]},
+            "data": _data(texts, positions, Path(labels_path)),
+            "features": evaluator.spec.to_dict(),
+            "parameters": sum(p.numel() for p in evaluator.parameters()),
+            "metrics": measured,
+            "command": command,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        }
+    evaluator.provenance = provenance
+    evaluator.save(output)
+    output.with_suffix(".json").write_text(json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")
+    return provenance
+
+
+def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
+    """Figures of a trained evaluator on the test part of stored positions; see `metrics.compare`."""
+    capacity = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions))))
+    return {
+        **compare(positions, {"capacity": capacity}),
+        "auroc_ci": document_interval(positions, capacity, "test"),
+    }
+
+
+def obtain_positions(
+    model_name: str | Path,
+    texts: Sequence[LabelledText],
+    folder: str | Path,
+    *,
+    template: str = TEMPLATE,
+    prefix: str = "",
+    device: str | None = None,
+    dtype: str = "float32",
+    progress: bool = True,
+) -> Positions:
+    """Stored positions of these texts: those in `folder` if it is complete, else made by running the model.
+
+    Raises ValueError if the folder was made from another model, precision, label file or prompt.
+    """
+    folder = Path(folder)
+    if not (folder / "meta.json").is_file():
+        model, tokenizer = load_model(model_name, device=device, dtype=dtype)
+        return record_positions(model, tokenizer, texts, folder, template=template, prefix=prefix, progress=progress)
+    positions = Positions.open(folder)
+    wanted = {
+        "model": str(model_name),
+        "dtype": dtype,
+        "template": template,
+        "labels_sha256": digest(texts),
+        "prefix_sha256": digest(prefix) if prefix else None,
+    }
+    for name, value in wanted.items():
+        if positions.meta.get(name) != value:
+            raise ValueError(
+                f"stored positions in {folder} were made with {name} {positions.meta.get(name)!r}, asked for is "
+                f"{value!r}; name another folder or remove this one"
+            )
+    return positions
+
+
+def _checked_output(path: str | Path) -> Path:
+    output = Path(path)
+    if output.suffix != ".safetensors":
+        raise ValueError(f"output must end in .safetensors, got {str(path)!r}; add the ending")
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"expected a folder {output.parent} to write the evaluator to; make it first")
+    return output
+
+
+@contextlib.contextmanager
+def _folder(given: str | Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield Path(given)
+        return
+    with tempfile.TemporaryDirectory(prefix="caw-positions-") as folder:
+        yield Path(folder)
+
+
+def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> dict[str, Any]:
+    part = positions.part
+    names = sorted({t.dataset for t in texts})
+    first = np.unique(np.asarray(positions.arrays["document"]), return_index=True)[1]
+    return {
+        "labels": labels.name,
+        "labels_sha256": digest(texts),
+        "datasets": sorted({f"{t.dataset}/{t.split}" for t in texts}),
+        "documents": len(texts),
+        "spans": sum(len(t.spans) for t in texts),
+        "tokens": len(positions),
+        "key_tokens": int(positions.key.sum()),
+        "agreeing_tokens": int(positions.agree.sum()),
+        "licence": [LICENCES.get(name, f"{name}: not known to this library") for name in names],
+        "split": {
+            "rule": "whole documents, by the sha256 of dataset/split/index",
+            **{
+                name: {"documents": int((part[first] == name).sum()), "tokens": int((part == name).sum())}
+                for name in SPLIT
+            },
+        },
+    }

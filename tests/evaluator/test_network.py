@@ -1,0 +1,127 @@
+"""Evaluator: round trip, refusals, the model it was trained on."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from caw.evaluator import Evaluator, FeatureSpec, check_model
+from caw.testing import assert_close
+
+SPEC = FeatureSpec(previous=2, next=1, k=11, transform="gap")
+
+
+def saved(path, **metadata):
+    """A network in `path`, its metadata replaced by what is given (None drops a field)."""
+    network = Evaluator(SPEC, 17, {"model": "tiny"})
+    network.save(path)
+    if metadata:
+        fields = {"spec": json.dumps(SPEC.to_dict()), "hidden": "17", "provenance": "{}", **metadata}
+        save_file(load_file(path), str(path), {k: v for k, v in fields.items() if v is not None})
+    return network
+
+
+def test_round_trip(tmp_path):
+    network = Evaluator(SPEC, 17, {"model": "tiny", "metrics": {"auroc": 0.9}})
+    network.mean.normal_(), network.scale.uniform_(0.5, 2)
+    network.save(tmp_path / "e.safetensors")
+    again = Evaluator.load(tmp_path / "e.safetensors")
+    features = torch.randn(13, SPEC.size)
+    assert (again.spec, again.hidden, again.provenance) == (SPEC, 17, network.provenance)
+    assert_close(again(features), network.eval()(features), "exact")
+    assert not again.training and not any(p.requires_grad for p in again.parameters())
+
+
+def test_forward_is_the_formula():
+    network = Evaluator(SPEC, 5).eval()
+    network.mean.normal_(), network.scale.uniform_(0.5, 2)
+    features = torch.randn(7, SPEC.size)
+    mean, scale, w1, b1, w2, b2, w3, b3 = (t.double() for t in network.weights())
+    x = ((features.double() - mean) / scale @ w1.T + b1).clamp_min(0)
+    x = (x @ w2.T + b2).clamp_min(0)
+    assert_close(network(features), (1 / (1 + (-(x @ w3.T + b3)).exp()))[:, 0], "float32")
+
+
+def test_dropout_only_while_training():
+    network, features = Evaluator(SPEC, 32), torch.randn(4, SPEC.size)
+    network.dropout = 0.5
+    assert not torch.equal(network.train()(features), network(features))
+    assert torch.equal(network.eval()(features), network(features))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"spec": json.dumps({**SPEC.to_dict(), "version": 99})},
+        {"spec": json.dumps({**SPEC.to_dict(), "k": 101})},
+        {"spec": json.dumps({**SPEC.to_dict(), "k": 12})},
+        {"spec": json.dumps({**SPEC.to_dict(), "unknown": 1})},
+        {"spec": "no json"},
+        {"spec": None},
+        {"hidden": "wide"},
+        {"hidden": "18"},
+        {"provenance": None},
+    ],
+    ids=["version", "K-too-large", "K-of-other-weights", "field", "json", "no-spec", "hidden", "width", "provenance"],
+)
+def test_load_refuses_other_metadata(tmp_path, metadata):
+    path = tmp_path / "e.safetensors"
+    saved(path, **metadata)
+    with pytest.raises(
+        ValueError, match=r"expected evaluator weights of this version in .*e\.safetensors, found: .*train"
+    ):
+        Evaluator.load(path)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -5])
+def test_load_refuses_damaged_files(tmp_path, keep):
+    path = tmp_path / "e.safetensors"
+    saved(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match="expected evaluator weights of this version"):
+        Evaluator.load(path)
+
+
+def test_load_refuses_weights_that_are_not_finite(tmp_path):
+    network = Evaluator(SPEC, 3)
+    network.layer2.bias.data[1] = torch.nan
+    network.save(tmp_path / "e.safetensors")
+    with pytest.raises(ValueError, match="must be finite"):
+        Evaluator.load(tmp_path / "e.safetensors")
+
+
+@pytest.mark.parametrize("name", ["no-such-evaluator", "folder/none.safetensors", ""])
+def test_load_refuses_missing_files(name):
+    with pytest.raises(FileNotFoundError, match=r"evaluator must be a \.safetensors file or one of"):
+        Evaluator.load(name)
+
+
+def test_names_with_dots_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("caw.evaluator.network.WEIGHTS_FOLDER", tmp_path)
+    saved(tmp_path / "qwen2.5-coder-0.5b.safetensors")
+    assert Evaluator.load("qwen2.5-coder-0.5b").spec == SPEC
+
+
+@pytest.mark.parametrize(
+    "trained, used, same",
+    [
+        ("smollm2-135m", "smollm2-135m", True),
+        ("smollm2-135m", "some/SmolLM2-135M-Instruct.Q4_1.gguf", True),
+        ("qwen2.5-coder-0.5b", "Qwen/Qwen2.5-Coder-0.5B-Instruct", True),
+        ("Qwen/Qwen2.5-Coder-0.5B-Instruct", "Qwen/Qwen2.5-Coder-1.5B-Instruct", False),
+        ("smollm2-135m", "gpt2", False),
+        (None, "gpt2", True),
+    ],
+)
+def test_check_model_warns_once(trained, used, same):
+    evaluator = Evaluator(SPEC, 3, {"model": trained} if trained else None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_model(evaluator, used)
+    assert len(caught) == (0 if same else 1)
+    if not same:
+        assert trained in str(caught[0].message) and used in str(caught[0].message)

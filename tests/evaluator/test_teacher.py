@@ -1,0 +1,100 @@
+"""The teacher-forced pass: its records are those of a plain forward of the model at the same positions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_model, tiny_tokenizer
+
+from caw.evaluator import FeatureSpec
+from caw.evaluator.labels import LabelledText, encode
+from caw.evaluator.teacher import record_positions
+from caw.policies.entropy import entropy
+from caw.record import Record
+from caw.testing import assert_close
+
+SOLUTIONS = ["5", "She has 7 * 6 = 42 🦙.\n#### 42", "Yes", "the sky is blue " * 6 + "1", "a 2"]
+
+
+def texts():
+    return [LabelledText("toy", "train", i, "Q" * (3 * i), s, ((len(s) - 1, len(s)),)) for i, s in enumerate(SOLUTIONS)]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    tokenizer = tiny_tokenizer()
+    return tiny_model(len(tokenizer)), tokenizer
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 100, 4096], ids=["one-by-one", "few", "all-at-once"])
+@pytest.mark.parametrize("window", [(1, 1), (3, 3)])
+def test_records_equal_a_plain_forward(tiny, tmp_path, batch_tokens, window):
+    model, tokenizer = tiny
+    positions = record_positions(model, tokenizer, texts(), tmp_path, batch_tokens=batch_tokens, progress=False)
+    spec = FeatureSpec(previous=window[0], next=window[1])
+    done = 0
+    for text in texts():
+        coded = encode(tokenizer, text)
+        with torch.inference_mode():
+            logits = model(torch.tensor([coded.ids])).logits[0]
+        record = Record.from_logits(logits)  # row j - 1 is p_j
+        empty = Record.empty(1, torch.device("cpu"))
+        for t in range(len(coded.key)):
+            at = [coded.first + t + j for j in range(-window[0], window[1] + 1)]
+            rows = [record.take(torch.tensor([j - 1])) if 1 <= j <= len(coded.ids) else empty for j in at]
+            actual = positions.features(spec, np.array([done + t]))
+            assert_close(actual, spec.assemble(rows), "capacity")
+        here = slice(done, done + len(coded.key))
+        own = logits[coded.first - 1 : -1]
+        row = positions.arrays["row"][here]
+        assert positions.arrays["token"][here].tolist() == list(coded.ids[coded.first :])
+        assert positions.key[here].tolist() == list(coded.key)
+        assert np.array_equal(positions.agree[here], (own.argmax(-1) == torch.tensor(coded.ids[coded.first :])).numpy())
+        assert_close(positions.arrays["entropy"][row], entropy(own), "capacity")
+        assert_close(positions.arrays["values"][row], record.values[coded.first - 1 : -1], "forward")
+        ids = torch.from_numpy(positions.arrays["ids"][row].astype(np.int64))
+        assert_close(positions.arrays["values"][row], own.gather(1, ids), "forward")
+        done = here.stop
+    assert done == len(positions) == positions.meta["tokens"]
+    assert positions.meta["documents"] == [t.name for t in texts()]
+
+
+def test_a_prompt_of_one_token_has_no_earlier_record(tiny, tmp_path):
+    model, tokenizer = tiny
+    text = LabelledText("toy", "train", 0, "", "5 6", ((0, 1),))
+    positions = record_positions(model, tokenizer, [text], tmp_path, template="{question}?", progress=False)
+    assert encode(tokenizer, text, "{question}?").first == 1
+    assert positions.window(np.array([0, 1]), -1).tolist() == [-1, 0]  # p_0 does not exist
+    assert len(positions.arrays["entropy"]) == len(positions) + 1
+
+
+def test_refuses(tiny, tmp_path):
+    model, tokenizer = tiny
+    with pytest.raises(ValueError, match="at least one labelled text"):
+        record_positions(model, tokenizer, [], tmp_path)
+    long = LabelledText("toy", "train", 3, "Q", "z1" * 300, ((0, 1),))
+    with pytest.raises(ValueError, match=r"fit the model's 512 positions, toy/train/3 has 6\d\d tokens"):
+        record_positions(model, tokenizer, [long], tmp_path)
+
+
+def test_refuses_logits_that_are_not_finite(tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    model.lm_head.weight.data[3] = torch.nan
+    with pytest.raises(ValueError, match="expected finite logits, the model gives others on toy/train/0"):
+        record_positions(model, tokenizer, texts()[:1], tmp_path, progress=False)
+    assert not (tmp_path / "meta.json").exists()
+
+
+@pytest.mark.slow
+def test_demo_model_records(demo_model, demo_tokenizer, tmp_path):
+    text = LabelledText("toy", "train", 0, "How many?", "She has 7 * 6 = 42 ÷ 1 🦙.\n#### 42", ((8, 18),))
+    positions = record_positions(demo_model, demo_tokenizer, [text], tmp_path, progress=False)
+    coded = encode(demo_tokenizer, text)
+    with torch.inference_mode():
+        logits = demo_model(torch.tensor([coded.ids])).logits[0]
+    record, spec = Record.from_logits(logits), FeatureSpec()
+    at = torch.arange(coded.first - 1, len(coded.ids) - 1)
+    expected = spec.assemble([record.take(at - 1), record.take(at), record.take(at + 1)])
+    assert_close(positions.features(spec, np.arange(len(positions))), expected, "capacity")
