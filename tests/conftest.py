@@ -17,6 +17,11 @@ from hypothesis import settings
 settings.register_profile("caw", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("caw")
 
+# without a GPU kernels run in Triton's interpreter. Triton decides at its import, and transformers imports it (through
+# torch._dynamo) as soon as any test module imports this library, so it is settled here, before all of them
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 REQUIRE_GPU = os.environ.get("CAW_REQUIRE_GPU") == "1"
 
 
@@ -36,11 +41,10 @@ def seed() -> int:
 
 
 @pytest.fixture(autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One thread, except in slow tests: on a shared machine tiny tensors lose 25 times to threads that wait."""
+def threads() -> Iterator[None]:
+    """One thread: where others use the machine, two threads that wait for each other took 10 to 25 times as long."""
     before = torch.get_num_threads()
-    if not request.node.get_closest_marker("slow"):
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 

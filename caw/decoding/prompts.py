@@ -43,9 +43,13 @@ def _encode(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
     if isinstance(prompt, str):
         if not chat:
             return list(tokenizer(prompt)["input_ids"])
+        if not getattr(tokenizer, "chat_template", None):
+            raise ValueError("chat=True needs a tokenizer with a chat template, this one has none; leave chat out")
         message = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    if chat:
+        raise TypeError(f"chat=True needs prompts of text, prompt {index} is {type(prompt).__name__}; leave chat out")
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     if not isinstance(ids, Sequence) or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
         raise TypeError(f"prompt {index} must be a str or a list of token ids, got {type(prompt).__name__}; convert it")
