@@ -6,6 +6,7 @@ Triton kernels. `references()` asks for PyTorch explicitly; nothing falls back s
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,14 @@ import torch
 
 from caw import _ext
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.commit_step_ref import commit_step_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.permutation_ref import permutation_green_ref, permutation_head_ref
+from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
@@ -29,12 +35,37 @@ def has_kernel(name: str, device: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", device.upper()))
 
 
-def _register(schema: str, reference: Callable[..., Any] | None, fake: Callable[..., Any]) -> Any:
-    """Define one op; its CPU kernel is the extension's if that brought one, else the reference if there is one here."""
+def _launcher(module: str, function: str) -> Callable[..., Any]:
+    """The launcher of a Triton kernel, imported at its first call: this library imports without Triton."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            kernels = importlib.import_module(f"caw.triton_kernels.{module}")
+        except ModuleNotFoundError as error:
+            if error.name != "triton":
+                raise
+            raise ImportError(
+                f"expected Triton 3.6 or newer for caw.{function} on a CUDA tensor, found none; "
+                "install it with `pip install triton`, or ask for backend='reference'"
+            ) from error
+        return getattr(kernels, function)(*args, **kwargs)
+
+    return call
+
+
+def _register(
+    schema: str, reference: Callable[..., Any] | None, fake: Callable[..., Any], triton: str | None = None
+) -> Any:
+    """Define one op; its CPU kernel is the extension's if that brought one, else the reference if there is one here.
+
+    `triton` names the module in caw.triton_kernels whose function of the op's name serves CUDA tensors.
+    """
     name = schema.split("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     if reference is not None and not has_kernel(name, "cpu"):
         _library.impl(name, reference, "CPU")
+    if triton is not None and not has_kernel(name, "cuda"):
+        _library.impl(name, _launcher(triton, name), "CUDA")
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     return getattr(torch.ops.caw, name).default
 
@@ -51,6 +82,7 @@ topk_softmax = _register(
     "topk_softmax(Tensor logits, int k, Tensor? rows=None) -> (Tensor, Tensor, Tensor, Tensor)",
     topk_softmax_ref,
     _topk_softmax_fake,
+    triton="topk_softmax",
 )
 
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
@@ -59,6 +91,14 @@ sibling_attention = _register(
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_ref,
     lambda q, *args, **kwargs: q.new_empty(q.shape),
+    triton="sibling_attention",
+)
+sibling_attention_paged = _register(
+    "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
+    "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
+    sibling_attention_paged_ref,
+    lambda q, *args, **kwargs: q.new_empty(q.shape),
+    triton="sibling_attention",
 )
 
 # ---- commit_kv: the chosen sibling's keys and values become part of the cache, in place ------------------------------
@@ -66,6 +106,15 @@ commit_kv = _register(
     "commit_kv(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active) -> ()",
     commit_kv_ref,
     lambda *args: None,
+    triton="commit_kv",
+)
+# commit_step: the same, and the chosen candidate's logits and record become the sequence's, in one launch
+commit_step = _register(
+    "commit_step(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active, "
+    "Tensor(c!) logits, Tensor step_logits, Tensor(d!)[] records, Tensor[] following) -> ()",
+    commit_step_ref,
+    lambda *args: None,
+    triton="commit_kv",
 )
 
 # ---- evaluate_capacity: the evaluator's network ----------------------------------------------------------------------
@@ -73,6 +122,7 @@ evaluate_capacity = _register(
     "evaluate_capacity(Tensor features, Tensor[] weights) -> Tensor",
     evaluate_capacity_ref,
     lambda features, weights: features.new_empty(features.shape[:1]),
+    triton="evaluator_step",
 )
 
 # ---- select_candidate: which rung of a ladder a strength chooses -----------------------------------------------------
@@ -80,6 +130,39 @@ select_candidate = _register(
     "select_candidate(Tensor candidates, Tensor needs, Tensor counts, Tensor strength, int rule, float full) -> Tensor",
     select_candidate_ref,
     lambda candidates, needs, counts, strength, rule, full: torch.empty_like(counts),
+    triton="evaluator_step",
+)
+
+# ---- evaluator_step: records -> capacity -> strength -> chosen candidate, in one launch -----------------------------
+evaluator_step = _register(
+    "evaluator_step(Tensor[] probs, Tensor[] weights, Tensor candidates, Tensor needs, Tensor counts, Tensor pending, "
+    "Tensor pending_strength, Tensor pending_capacity, int k, int transform, float theta, float beta, int rule, "
+    "float full) -> (Tensor, Tensor, Tensor)",
+    evaluator_step_ref,
+    lambda probs, weights, candidates, needs, counts, pending, pending_strength, pending_capacity, *rest: (
+        torch.empty_like(pending_capacity),
+        torch.empty_like(pending_strength),
+        torch.empty_like(counts),
+    ),
+    triton="evaluator_step",
+)
+
+# ---- green_argmax, race_values: what green lists and races need of the PRF; key int64 [2], low and high 32 bits ------
+green_argmax = _register(
+    "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
+    "-> (Tensor, Tensor)",
+    green_argmax_ref,
+    lambda scores, context, key, threshold, selfhash, wanted=None: (
+        context.new_empty((scores.shape[0],)),
+        scores.new_empty((scores.shape[0],), dtype=torch.float32),
+    ),
+    triton="green_argmax",
+)
+race_values = _register(
+    "race_values(Tensor values, Tensor ids, Tensor race_values, Tensor context, Tensor key) -> Tensor",
+    race_values_ref,
+    lambda values, ids, race_values, context, key: torch.empty_like(values, dtype=torch.float64),
+    triton="race_values",
 )
 
 # ---- ops that only the extension has; callers keep their PyTorch code for when it is missing -------------------------

@@ -1,20 +1,15 @@
 """Kernels run compiled where there is a CUDA device, else in Triton's interpreter; never not at all.
 
-Triton decides at its import, so the variable must be set before anything imports it. If something did, every test here
-fails with the remedy instead of being skipped.
+tests/conftest.py asks for the interpreter before anything imports Triton. Should that come too late one day, every test
+here fails with the remedy instead of being skipped.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
-
-if not torch.cuda.is_available() and "triton" not in sys.modules:
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +21,8 @@ def device() -> torch.device:
 
     if not INTERPRETED:
         pytest.fail(
-            "expected Triton in its interpreter, found it imported before tests/triton_kernels was collected; "
-            "set TRITON_INTERPRET=1 or run this folder by itself"
+            "expected Triton in its interpreter, found it imported before TRITON_INTERPRET was set; "
+            "run pytest with TRITON_INTERPRET=1"
         )
     return torch.device("cpu")
 
