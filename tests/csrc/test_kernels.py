@@ -1,0 +1,222 @@
+"""Compiled top-K, attention and the small ops against their references, on every instruction set of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+
+from caw import ops
+from caw.testing import assert_close
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def same_topk(logits: torch.Tensor, k: int, rows: torch.Tensor | None = None) -> None:
+    got, expected = ops.topk_softmax(logits, k, rows), topk_softmax_ref(logits, k, rows)
+    assert torch.equal(got[1], expected[1])
+    assert torch.equal(got[0].nan_to_num(nan=1.5), expected[0].nan_to_num(nan=1.5))
+    assert_close(got[2], expected[2], "softmax")
+    assert_close(got[3], expected[3], "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", [1, 2, 15, 16, 17, 99, 100, 101, 1009, 12_801, 49_152])
+def test_topk(dtype: torch.dtype, vocab_size: int) -> None:
+    logits = (torch.randn(4, vocab_size) * 4).to(dtype)
+    logits[1] = logits[1].float().round().to(dtype)  # ties everywhere
+    logits[2] = 0  # nothing but ties
+    logits[3] = logits[3].sort().values  # every later token beats all before
+    for k in (1, 7, 100):
+        same_topk(logits, k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_topk_of_masked_rows(dtype: torch.dtype) -> None:
+    logits = torch.randn(5, 3001).to(dtype)
+    logits[0, 50:] = -torch.inf  # fewer than K are left
+    logits[1] = -torch.inf
+    logits[2, ::2] = -torch.inf
+    logits[3, :-1] = -torch.inf
+    logits[4, 5] = torch.inf
+    got, expected = ops.topk_softmax(logits, 100), topk_softmax_ref(logits, 100)
+    for a, b in zip(got[:2], expected[:2], strict=True):
+        assert torch.equal(a, b)
+    assert_close(got[2][:4], expected[2][:4], "softmax")
+    assert_close(got[3], expected[3], "float32")
+
+
+def test_topk_orders_nan_first_and_zeros_by_id() -> None:
+    logits = torch.randn(3, 500)
+    logits[0, [3, 77]] = torch.nan
+    logits[1, 7] = -torch.tensor(torch.nan)
+    logits[2] = torch.where(torch.rand(500) < 0.5, -0.0, 0.0)
+    same_topk(logits, 100)
+
+
+def test_topk_of_chosen_rows_and_any_strides() -> None:
+    logits = torch.randn(6, 2000)
+    same_topk(logits, 50, torch.tensor([5, 0, 5]))
+    same_topk(logits, 50, torch.empty(0, dtype=torch.int64))
+    same_topk(logits.t().contiguous().t(), 50)
+    same_topk(logits[::2, ::3], 50)
+    same_topk(logits.bfloat16()[:, 1::2], 50)
+    same_topk(logits[:1].expand(3, -1), 50)
+    same_topk(logits[:0], 50)
+    with pytest.raises(RuntimeError, match="rows must be below 6, got 6"):
+        ops.topk_softmax(logits, 5, torch.tensor([6]))
+    with pytest.raises(RuntimeError, match="logits must be float32, bfloat16 or float16"):
+        ops.topk_softmax(logits.double(), 5)
+    with pytest.raises(RuntimeError, match="k must be at least 1, got 0"):
+        ops.topk_softmax(logits, 0)
+
+
+SHAPES = [
+    (1, 9, 3, 2, 64, 300),
+    (2, 4, 4, 1, 80, 70),
+    (3, 6, 2, 8, 33, 600),
+    (2, 2, 1, 3, 128, 1),
+    (1, 2, 2, 2, 5, 1100),
+]
+EXTRAS: dict[str, dict[str, Any]] = {"plain": {}, "window": {"window": 7}, "softcap": {"softcap": 5.0}, "sinks": {}}
+
+
+def attention_case(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
+    """Arguments of sibling_attention, strided as decoding makes them; NaN beyond each row's length."""
+    batch, heads, kv_heads, candidates, dim, size = shape
+    store = torch.randn(2, batch, kv_heads, size, dim).to(dtype)
+    lengths = torch.randint(0, size + 1, (batch,))
+    lengths[0] = size
+    for row, length in enumerate(lengths.tolist()):
+        store[:, row, :, length:] = torch.nan
+    own = [torch.randn(batch, candidates, kv_heads, dim).to(dtype).transpose(1, 2) for _ in range(2)]
+    q = torch.randn(batch, candidates, heads, dim).to(dtype).transpose(1, 2)
+    cache = {"k_cache": store[0], "v_cache": store[1], "k_own": own[0], "v_own": own[1]}
+    return {"q": q, **cache, "lengths": lengths, "scale": dim**-0.5}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sibling_attention(shape: tuple[int, ...], extra: str, dtype: torch.dtype) -> None:
+    case = attention_case(shape, dtype)
+    options = dict(EXTRAS[extra])
+    if extra == "sinks":
+        options["sinks"] = torch.randn(shape[1])
+    got, expected = ops.sibling_attention(**case, **options), sibling_attention_ref(**case, **options)
+    assert got.dtype == dtype and got.shape == expected.shape
+    if dtype == torch.float32:
+        assert_close(got, expected, "float32")
+    else:  # both round one float32 result: a different rounding is one unit in the last place
+        unit = torch.finfo(dtype).eps * expected.float().abs() + torch.finfo(dtype).tiny
+        assert bool(((got.float() - expected.float()).abs() <= unit).all())
+        assert float((got != expected).float().mean()) < 0.02
+
+
+def test_attention_does_not_depend_on_batch_or_threads() -> None:
+    case = attention_case((3, 6, 2, 2, 64, 1500), torch.float32)
+    whole = ops.sibling_attention(**case)
+    for row in range(3):
+        alone = {k: v[row : row + 1] if isinstance(v, torch.Tensor) else v for k, v in case.items()}
+        assert torch.equal(ops.sibling_attention(**alone)[0], whole[row])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(ops.sibling_attention(**case), whole)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_attention_refuses_what_it_cannot_read() -> None:
+    case = attention_case((1, 4, 2, 2, 8, 10), torch.float32)
+    for name, bad, message in (
+        ("lengths", torch.tensor([11]), r"lengths must be in \[0, S\], got 11"),
+        ("k_own", case["k_own"][:, :, :1], r"k_own must have shape \[1, 2, 2, 8\], got \[1, 2, 1, 8\]"),
+        ("v_cache", case["v_cache"].bfloat16(), "must have one dtype"),
+        ("q", case["q"][:, :3], "H must be a multiple of HK, got 3 and 2"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            ops.sibling_attention(**{**case, name: bad})
+
+
+def test_evaluate_capacity() -> None:
+    for batch, size, hidden in ((0, 300, 128), (1, 300, 128), (5, 37, 19), (33, 1, 1)):
+        shapes = [(size,), (size,), (hidden, size), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+        weights = [torch.randn(s) * 0.2 for s in shapes]
+        weights[1] = weights[1].abs() + 0.5
+        features = torch.randn(batch, size)
+        assert_close(ops.evaluate_capacity(features, weights), evaluate_capacity_ref(features, weights), "float32")
+        assert bool(ops.evaluate_capacity(torch.full_like(features, torch.nan), weights).isnan().all())
+    with pytest.raises(RuntimeError, match=r"W3 must have shape \[1, 1\], got \[2, 1\]"):
+        ops.evaluate_capacity(features, [*weights[:6], torch.zeros(2, 1), weights[7]])
+
+
+@pytest.mark.parametrize("rule", [0, 1, 2])
+def test_select_candidate(rule: int) -> None:
+    for width in (1, 2, 7):
+        candidates = torch.randint(0, 9, (500, width))
+        needs = torch.randint(-3, 4, (500, width)).float() / 2
+        counts = torch.randint(1, width + 1, (500,))
+        strength = torch.randint(0, 5, (500,)).float() / 2
+        args = (candidates, needs, counts, strength, rule, 1.5)
+        assert torch.equal(ops.select_candidate(*args), select_candidate_ref(*args))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_commit_kv(dtype: torch.dtype) -> None:
+    store = torch.randn(3, 2, 4, 2, 9, 5).to(dtype)
+    scratch = torch.randn(3, 2, 4, 3, 2, 5).to(dtype)
+    choice, active = torch.tensor([2, 0, 1, 0]), torch.tensor([True, True, False, True])
+    mine, theirs = (store.clone(), torch.tensor([0, 8, 9, 3])), (store.clone(), torch.tensor([0, 8, 9, 3]))
+    ops.commit_kv(mine[0], scratch, choice, mine[1], active)
+    commit_kv_ref(theirs[0], scratch, choice, theirs[1], active)
+    assert torch.equal(mine[1], theirs[1])
+    assert torch.equal(mine[0][:, :, 2], store[:, :, 2])  # at rest
+    for row in (0, 1, 3):
+        length = int(mine[1][row])
+        assert torch.equal(mine[0][:, :, row, :, :length], theirs[0][:, :, row, :, :length])
+    before = mine[0].clone()
+    with pytest.raises(RuntimeError, match="lengths of active rows must be below S, got 9"):
+        ops.commit_kv(mine[0], scratch, choice, mine[1].fill_(9), active)
+    assert torch.equal(mine[0].float().nan_to_num(), before.float().nan_to_num())
+
+
+def test_eight_threads_get_the_same_results() -> None:
+    logits = torch.randn(4, 20_000)
+    case = attention_case((2, 6, 2, 2, 64, 700), torch.bfloat16)
+    tokens, seeds = torch.randint(0, 9999, (5000,)), torch.arange(3)
+
+    def work(_: int) -> list[torch.Tensor]:
+        return [
+            *ops.topk_softmax(logits, 100),
+            ops.sibling_attention(**case),
+            ops.score_tokens(tokens, 4, 7, 2, 0)[0],
+            ops.sampling_noise(tokens[:6].view(2, 3), 5, 3001),
+            ops.permutation_green(seeds, 3001, 750),
+        ]
+
+    expected = work(0)
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(work, range(48)):
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["generic", "avx2"])
+def test_other_instruction_sets_pass_the_same_tests(isa: str) -> None:
+    """The kernels are chosen when the library is loaded, so each set needs a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider",
+               str(Path(__file__).parent)]  # fmt: skip
+    found = subprocess.run(command, env={**os.environ, "CAW_CPU_ISA": isa}, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-3000:]
