@@ -63,8 +63,10 @@ $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 	$(call install,demo$(comma)test$(comma)gpu)
 	@touch $(DEMO_STAMP)
 
+# the stamps go too: what was compiled is gone, so the next call must install again
 clean:
-	rm -rf build dist *.egg-info caw/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f $(DEMO_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find caw csrc triton_kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean

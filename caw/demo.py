@@ -21,7 +21,7 @@ from caw.decoding.trace import SequenceTrace
 from caw.detection import DetectionResult, detect
 from caw.generate import generate
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.show import format_p
+from caw.show import format_p, visible
 from caw.watermarks.green_list import GreenList
 
 Kind = Literal["marked", "kept", "protected", "green", "plain"]
@@ -140,7 +140,8 @@ def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     texts, shown = [], ""
     for end in range(1, len(ids) + 1):
         text = tokenizer.decode(ids[:end], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        new = "" if text.endswith("\ufffd") else text[len(shown) :]
+        unfinished = text.endswith("\ufffd") and end < len(ids)
+        new = "" if unfinished else text[len(shown) :]
         texts.append(new)
         shown += new
     return texts
@@ -167,7 +168,7 @@ def facts(text: DemoText) -> list[tuple[str, str]]:
 def render(demo: Demo, console: Console) -> None:
     """Print the demo: beside each other on wide terminals, else one below the other."""
     console.print(Padding(Text(f"{INTRODUCTION}\n{P_VALUE}", style="dim"), (0, 0, 1, 0)))
-    console.print(Text.assemble(("prompt  ", "bold"), demo.prompt))
+    console.print(Text.assemble(("prompt  ", "bold"), visible(demo.prompt)))
     console.print(Text.assemble(("model   ", "bold"), settings(demo)))
     panels = [_panel(text) for text in demo.texts]
     if console.width >= SIDE_BY_SIDE:
@@ -202,7 +203,7 @@ def settings(demo: Demo) -> str:
 def _panel(text: DemoText) -> Panel:
     body = Text()
     for token in text.tokens:
-        body.append(token.text, style=STYLES[token.kind])
+        body.append(visible(token.text), style=STYLES[token.kind])
     table = Table.grid(padding=(0, 2))
     for name, value in facts(text):
         table.add_row(Text(name, style="dim"), Text(value, style="bold" if name in ("p-value", "verdict") else ""))

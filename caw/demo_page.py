@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from caw.demo import INTRODUCTION, P_VALUE, Demo, DemoText, DemoToken, facts, legend, settings
+from caw.show import visible
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1d1f; --soft: #63676e; --line: #d9dce1; --paper: #fff; --card: #f7f8fa;
@@ -51,7 +52,7 @@ def page(demo: Demo) -> str:
 <body>
 <h1>One prompt, three texts</h1>
 <p class="soft">{escape(INTRODUCTION)} {escape(P_VALUE)}</p>
-<p><b>Prompt</b> {escape(demo.prompt)}</p>
+<p><strong>Prompt</strong> {escape(visible(demo.prompt))}</p>
 <p class="soft">{escape(settings(demo))}</p>
 <div class="texts">
 {articles}
@@ -79,7 +80,8 @@ def _article(text: DemoText) -> str:
 
 def _span(token: DemoToken) -> str:
     if token.kind == "plain" and not token.note:
-        return escape(token.text)
-    word = token.text.lstrip()
-    gap = token.text[: len(token.text) - len(word)]  # outside, so that colours do not run into the gaps
+        return escape(visible(token.text))
+    text = visible(token.text)
+    word = text.lstrip()
+    gap = text[: len(text) - len(word)]  # outside, so that colours do not run into the gaps
     return f'{escape(gap)}<span class="{token.kind}" title="{escape(token.note)}">{escape(word)}</span>'

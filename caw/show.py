@@ -1,6 +1,15 @@
-"""Numbers as people read them."""
+"""Numbers and texts as people read them."""
 
 from __future__ import annotations
+
+# control characters could move the cursor or recolour a terminal; Unicode has pictures of them
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+PICTURES |= dict.fromkeys(range(128, 160), 0xFFFD)
+
+
+def visible(text: str) -> str:
+    """The text with every control character but line breaks and tabs replaced by its picture."""
+    return text.translate(PICTURES)
 
 
 def format_p(p: float) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
@@ -19,7 +20,7 @@ from caw.cli.generate_command import open_lines
 from caw.detection import DetectionResult, Detector
 from caw.jsonl import Row, RowId, read_rows, text_field
 from caw.models import DEMO_MODEL, load_tokenizer
-from caw.show import format_p
+from caw.show import format_p, visible
 
 CHUNK = 256  # texts handed to the detector at once
 
@@ -189,7 +190,7 @@ def show(results: Sequence[tuple[Item, DetectionResult]], *, single: bool) -> No
     for item, result in results:
         verdict = "[green]yes[/]" if result.is_watermarked else "no"
         table.add_row(
-            str(item.id), verdict, format_p(result.p_value), f"{result.z_score:.2f}",
+            Text(visible(str(item.id))), verdict, format_p(result.p_value), f"{result.z_score:.2f}",
             f"{result.num_scored} / {result.num_tokens}", "" if result.num_scored else "too short to score",
         )  # fmt: skip
     if results:

@@ -1,0 +1,119 @@
+"""What gets installed: the packages, the weights, the program, and imports that ask for nothing optional."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import caw
+
+ROOT = Path(__file__).resolve().parents[1]
+needs_checkout = pytest.mark.skipif(not (ROOT / "setup.py").is_file(), reason="needs a checkout")
+
+# runs in a fresh interpreter: what was imported, and whether a network or an optional package was asked for
+PROBE = """
+import json, socket, sys
+for name in {blocked!r}:
+    sys.modules[name] = None  # importing it now raises ImportError
+def refuse(*args, **kwargs):
+    raise AssertionError("the network was used")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+import caw, caw.cli, caw.demo_page, caw.triton_kernels
+print(json.dumps({{"caw": caw.__file__, "kernels": caw.triton_kernels.__file__,
+                   "model": "transformers.models.llama.modeling_llama" in sys.modules}}))
+"""
+
+
+def probe(*, blocked: list[str], cwd: Path, path: Path | None = None) -> dict[str, str]:
+    code = PROBE.format(blocked=blocked)
+    if path is not None:
+        code = f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"
+    # -I: neither the current folder nor PYTHONPATH helps
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+def test_imports_without_optional_packages_or_network(tmp_path: Path) -> None:
+    found = probe(blocked=["triton", "gguf", "accelerate", "sklearn", "openai", "ray", "datasets"], cwd=tmp_path)
+    assert found["model"] is False
+
+
+@pytest.mark.slow
+@needs_checkout
+def test_what_is_built_is_complete_without_the_checkout(tmp_path: Path) -> None:
+    """The Python part of a wheel, imported from where it was built: kernels inside, weights, marker file."""
+    built = tmp_path / "built"
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(built)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    have = {str(p.relative_to(built)) for p in built.rglob("*") if p.is_file()}
+    tracked = subprocess.run(
+        ["git", "ls-files", "caw", "triton_kernels"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    if not tracked:
+        pytest.skip("needs git to know which files belong to the project")
+    wanted = {re.sub("^triton_kernels/", "caw/triton_kernels/", name) for name in tracked if name.endswith(".py")}
+    wanted |= {name for name in tracked if name.startswith("caw/evaluator/weights/")} | {"caw/py.typed"}
+    assert wanted <= have, sorted(wanted - have)
+    assert any(name.endswith(".safetensors") for name in have)
+    found = probe(blocked=[], cwd=tmp_path, path=built)
+    assert Path(found["caw"]).is_relative_to(built)
+    assert Path(found["kernels"]).parent == built / "caw" / "triton_kernels"
+
+
+def test_version_and_program() -> None:
+    assert importlib.metadata.version("caw") == caw.__version__
+    [script] = [s for s in importlib.metadata.entry_points(group="console_scripts") if s.name == "caw"]
+    assert script.value == "caw.cli:main" and callable(script.load())
+
+
+def test_public_names() -> None:
+    assert all(hasattr(caw, name) for name in caw.__all__)
+
+
+@needs_checkout
+def test_changelog_names_the_version() -> None:
+    assert f"## {caw.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def pins() -> list[tuple[Requirement, str]]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return [(r, str(r.specifier).removeprefix("==")) for r in requirements]
+
+
+@needs_checkout
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_constraints_pin_what_is_asked_for(python: str) -> None:
+    """Every dependency of the program, the demo and the tests has exactly one pin, inside its declared range."""
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    pinned: dict[str, str] = {}
+    for requirement, version in pins():
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            assert requirement.name not in pinned
+            pinned[requirement.name] = version
+    for line in importlib.metadata.requires("caw") or []:
+        wanted = Requirement(line)
+        extras = ("", "demo", "test", "gpu")
+        if any(wanted.marker is None or wanted.marker.evaluate({**environment, "extra": e}) for e in extras):
+            assert pinned[wanted.name] in SpecifierSet(str(wanted.specifier)), line
+    assert pinned["torch"] == "2.13.0"
+
+
+@needs_checkout
+def test_ci_runs_the_tests() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert "set -euo pipefail" in script.read_text() and "make test" in script.read_text()
