@@ -455,7 +455,7 @@ QUESTIONS = ["The capital of France is", "Write a short poem about the sea.\n", 
 @pytest.mark.slow
 @pytest.mark.parametrize("watermark", WATERMARKS)
 def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: Any, watermark: str) -> None:
-    policy = caw.CapacityPolicy(spread_for_demo(demo_model), theta=0.0)
+    policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=0.0)
     out = caw.generate(
         demo_model, demo_tokenizer, QUESTIONS, watermark=WATERMARKS[watermark], policy=policy, max_new_tokens=40
     )
@@ -471,8 +471,8 @@ def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampled", [False, True])
 def test_demo_model_branchings_and_batches_agree(demo_model: Any, demo_tokenizer: Any, sampled: bool) -> None:
-    watermark = caw.EXP(key=3, top_k=20)
-    policy = caw.CapacityPolicy(spread_for_demo(demo_model), theta=0.8, beta=1.5)
+    watermark = caw.EXP(key=3, top_k=20) if sampled else caw.KGW(key=3, gamma=0.5, seeding="selfhash")
+    policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=1.0, beta=1.5)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": 1.1, "top_p": 0.9, "seed": 2} if sampled else {}
     options = {"watermark": watermark, "policy": policy, "max_new_tokens": 25, **sampling}
     expected = caw.generate(demo_model, demo_tokenizer, QUESTIONS, **options)
@@ -489,8 +489,3 @@ def test_demo_model_branchings_and_batches_agree(demo_model: Any, demo_tokenizer
             reference = BruteForce(demo_model, watermark, policy, eos=ends, **sampling)
             cases += agree(tokens, wanted, reference, ids, f"demo {what} {text!r}")
     assert cases <= 1
-
-
-def spread_for_demo(model: Any) -> Evaluator:
-    """A random evaluator standardised on the demo model."""
-    return spread_evaluator(model)
