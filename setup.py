@@ -9,6 +9,7 @@ library on its PyTorch reference; CAW_EXT=require makes it fatal.
 """
 
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -16,12 +17,7 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
 REQUIRE = os.environ.get("CAW_EXT") == "require"
-STABLE_ABI = ["-DTORCH_TARGET_VERSION=0x020b000000000000", "-DPy_LIMITED_API=0x030A0000"]
-# no -march: kernels choose their instruction set when loaded; no contraction: it would flip exact ties
-CXX_FLAGS = [*STABLE_ABI, "-O3", "-g0", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra",
-             "-Wno-unused-parameter", "-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # fmt: skip
-NVCC_FLAGS = [*STABLE_ABI, "-DUSE_CUDA", "-O3", "-std=c++20", "-fmad=false", "--threads=2"]
-CUDA_ARCHITECTURES = ("80", "90", "100")
+FLAGS = runpy.run_path(str(ROOT / "csrc" / "build_flags.py"))
 
 try:
     import torch
@@ -43,24 +39,25 @@ def without_paths(flags, prefix=""):
 
 
 def extensions():
-    common = {"py_limited_api": True, "include_dirs": [str(ROOT / "csrc")]}
+    headers = sources("csrc/**/*.h", "csrc/**/*.inc")
+    common = {"py_limited_api": True, "include_dirs": [str(ROOT / "csrc")], "depends": headers}
     cpu = CppExtension(
         "caw._C",
         sources("csrc/*.cpp", "csrc/cpu/*.cpp"),
-        extra_compile_args={"cxx": without_paths(CXX_FLAGS)},
+        extra_compile_args={"cxx": without_paths(FLAGS["CXX_FLAGS"])},
         extra_link_args=["-s"],
         **common,
     )
     wants_cuda = os.environ.get("CAW_BUILD_CUDA", "1" if CUDA_HOME and torch.version.cuda else "0")
     if wants_cuda != "1":
         return [cpu]
-    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in CUDA_ARCHITECTURES]
+    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in FLAGS["CUDA_ARCHITECTURES"]]
     cuda = CUDAExtension(
         "caw._C_cuda",
         sources("csrc/cuda/*.cu"),
         extra_compile_args={
-            "cxx": without_paths(CXX_FLAGS),
-            "nvcc": [*without_paths(NVCC_FLAGS, "-Xcompiler="), *codes],
+            "cxx": without_paths(FLAGS["CXX_FLAGS"]),
+            "nvcc": [*without_paths(FLAGS["NVCC_FLAGS"], "-Xcompiler="), *codes],
         },
         **common,
     )

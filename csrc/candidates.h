@@ -163,9 +163,7 @@ CAW_HD Pick best_green(const Row& row, const GreenTest& green, float boost) {
   return Pick{-1, -INFINITY};
 }
 
-CAW_HD void reweight_ladder(const Row& row, const GreenTest& green, float full, float max_strength, const Rungs& out) {
-  const float boost = max_strength * full;
-  const Pick pick = best_green(row, green, boost);
+CAW_HD void reweight_ladder(const Row& row, const Pick& pick, float boost, const Rungs& out) {
   const int64_t original = row.ids[0];
   const float logit = row.values[0];
   out.needs[0] = logit;
@@ -183,13 +181,13 @@ CAW_HD double race_value(const Row& row, uint64_t key, const Words& state, int64
   return double(row.race[j]) + gumbel(token_word(key, state, row.ids[j]));
 }
 
-// Records of a running argmax; `out.width` must be reachable_ranks.
-CAW_HD void top_k_ladder(const Row& row, uint64_t key, const Words& state, const Rungs& out) {
+// Records of a running argmax over race values [out.width]; `out.width` must be reachable_ranks.
+CAW_HD void top_k_ladder(const Row& row, const double* races, const Rungs& out) {
   int64_t count = 0, best_id = 0;
   double best = 0;
   bool unordered = false;  // nothing comes after a NaN
   for (int64_t j = 0; j < out.width; ++j) {
-    const double race = race_value(row, key, state, j);
+    const double race = races[j];
     const bool ahead = j == 0 || race > best || (race == best && row.ids[j] < best_id);
     unordered |= race != race;
     if (ahead) {
@@ -223,13 +221,13 @@ CAW_HD double crossing(const Row& row, const double* slope, int64_t current, int
   return x < at ? at : x;
 }
 
-// Upper envelope of values + strength * slope. `slope` is scratch for `row.size` doubles.
-CAW_HD void scale_ladder(
-    const Row& row, uint64_t key, const Words& state, float max_strength, double* slope, const Rungs& out) {
-  for (int64_t j = 0; j < row.size; ++j) {
-    const double race = race_value(row, key, state, j);
-    slope[j] = race > -INFINITY ? race - double(row.values[j]) : -INFINITY;
-  }
+CAW_HD double slope_value(const Row& row, uint64_t key, const Words& state, int64_t j) {
+  const double race = race_value(row, key, state, j);
+  return race > -INFINITY ? race - double(row.values[j]) : -INFINITY;
+}
+
+// Upper envelope of values + strength * slope, slopes [row.size].
+CAW_HD void scale_ladder(const Row& row, const double* slope, float max_strength, const Rungs& out) {
   int64_t count = 1, current = 0;
   double at = 0;
   out.candidates[0] = row.ids[0];
@@ -263,19 +261,22 @@ CAW_HD void scale_ladder(
   *out.count = count;
 }
 
-// The whole ladder of one row. `scratch`: row.size doubles for kRaceScale, else unused.
+// The whole ladder of one row. `scratch`: row.size doubles for races, else unused.
 CAW_HD void enumerate_row(const Row& row, const int64_t* context, int64_t width, int64_t stride, uint64_t key,
     int64_t scheme, int64_t threshold, float full, float max_strength, double* scratch, const Rungs& out) {
   if (scheme == kContextGreen || scheme == kSelfhashGreen) {
     const GreenTest green(key, threshold, context, width, stride, scheme == kSelfhashGreen);
-    reweight_ladder(row, green, full, max_strength, out);
+    const float boost = max_strength * full;
+    reweight_ladder(row, best_green(row, green, boost), boost, out);
     return;
   }
   const Words state = absorb_context(key, context, width, stride);
   if (scheme == kRaceTopK) {
-    top_k_ladder(row, key, state, out);
+    for (int64_t j = 0; j < out.width; ++j) scratch[j] = race_value(row, key, state, j);
+    top_k_ladder(row, scratch, out);
   } else {
-    scale_ladder(row, key, state, max_strength, scratch, out);
+    for (int64_t j = 0; j < row.size; ++j) scratch[j] = slope_value(row, key, state, j);
+    scale_ladder(row, scratch, max_strength, out);
   }
 }
 

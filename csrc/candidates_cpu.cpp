@@ -56,7 +56,7 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
   int64_t *cand = candidates.mutable_data_ptr<int64_t>(), *count = counts.mutable_data_ptr<int64_t>();
   float* need = needs.mutable_data_ptr<float>();
   for_each_part(batch, 2000, [&](int64_t begin, int64_t end) {
-    std::vector<double> scratch(scheme == kRaceScale ? size_t(size) : 0);
+    std::vector<double> scratch(static_cast<size_t>(size));
     for (int64_t b = begin; b < end; ++b) {
       const Row row{v + b * size, d + b * size, r + b * size, size, s + b * row_step, step, vocab_size};
       const Rungs out{cand + b * width, need + b * width, count + b, width};
@@ -134,7 +134,7 @@ void for_each_list(const Tensor& seeds, int64_t vocab_size, int64_t count, const
     std::vector<uint32_t> order(static_cast<size_t>(vocab_size)), head(static_cast<size_t>(count));
     std::iota(order.begin(), order.end(), 0u);
     for (int64_t i = begin; i < end; ++i) {
-      permutation_head(uint32_t(seed[i]), vocab_size, count, order.data(), head.data());
+      draw_permutation(uint32_t(seed[i]), vocab_size, count, order.data(), head.data());
       f(i, head.data());
     }
   });

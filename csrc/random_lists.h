@@ -50,7 +50,7 @@ struct MersenneTwister {
 // The first `count` entries of the permutation to head[0..count). `order` must hold 0, 1, ..., size - 1 and does so
 // again afterwards: only what was moved is put back, which saves writing the whole of it for each seed.
 template <class Index>
-CAW_HD void permutation_head(uint32_t seed, int64_t size, int64_t count, Index* order, Index* head) {
+CAW_HD void draw_permutation(uint32_t seed, int64_t size, int64_t count, Index* order, Index* head) {
   MersenneTwister random(seed);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = i + int64_t(random.next() % uint32_t(size - i));

@@ -63,8 +63,8 @@ inline const char* offset_bytes(const void* base, int64_t elements, Dtype type) 
   return static_cast<const char*>(base) + elements * element_size(type);
 }
 
-// A new contiguous CPU tensor, contents undefined.
-inline Tensor make(std::initializer_list<int64_t> shape, ScalarType type) {
+// A new contiguous tensor, contents undefined; on the CPU, or on the device of `beside`.
+inline Tensor make(std::initializer_list<int64_t> shape, ScalarType type, const Tensor* beside = nullptr) {
   std::vector<int64_t> sizes(shape), strides(sizes.size());
   int64_t step = 1;
   for (size_t i = sizes.size(); i-- > 0; step *= sizes[i] > 1 ? sizes[i] : 1) strides[i] = step;
@@ -74,9 +74,11 @@ inline Tensor make(std::initializer_list<int64_t> shape, ScalarType type) {
       : type == ScalarType::Double               ? aoti_torch_dtype_float64()
       : type == ScalarType::Int                  ? aoti_torch_dtype_int32()
                                                  : aoti_torch_dtype_int64();
+  const bool cuda = beside && beside->is_cuda();
+  const int32_t device = cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu();
   AtenTensorHandle handle = nullptr;
-  const auto error = aoti_torch_empty_strided(
-      int64_t(sizes.size()), sizes.data(), strides.data(), code, aoti_torch_device_type_cpu(), 0, &handle);
+  const auto error = aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), code, device,
+      cuda ? beside->get_device_index() : 0, &handle);
   require(error == AOTI_TORCH_SUCCESS, "memory for a tensor could not be allocated; lower the batch");
   return Tensor(handle);
 }

@@ -18,7 +18,7 @@ from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 from caw import ops
-from caw.testing import assert_close
+from caw.testing import assert_close, tolerance
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -119,9 +119,10 @@ def test_sibling_attention(shape: tuple[int, ...], extra: str, dtype: torch.dtyp
     if dtype == torch.float32:
         assert_close(got, expected, "float32")
     else:  # both round one float32 result: a different rounding is one unit in the last place
-        unit = torch.finfo(dtype).eps * expected.float().abs() + torch.finfo(dtype).tiny
-        assert bool(((got.float() - expected.float()).abs() <= unit).all())
-        assert float((got != expected).float().mean()) < 0.02
+        wide = expected.float()
+        unit = torch.finfo(dtype).eps * wide.abs() + tolerance("float32").peak * wide.square().mean().sqrt()
+        assert bool(((got.float() - wide).abs() <= unit).all())
+        assert int((got != expected).sum()) <= 2 + 0.02 * got.numel()
 
 
 def test_attention_does_not_depend_on_batch_or_threads() -> None:

@@ -1,0 +1,154 @@
+"""Fuzzer of the argument checks: random shapes, dtypes, strides and numbers, valid and not, must never crash.
+
+    python tests/csrc/fuzz.py [seconds] [seed]
+
+Every call either returns or raises RuntimeError / TypeError / NotImplementedError. Run it under the sanitizers with
+`python csrc/sanitize.py fuzz`.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from caw import ops
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+EVERY = [*FLOATS, torch.float64, torch.int64, torch.int32, torch.bool]
+SIZES = [0, 1, 2, 3, 5, 16, 33]
+NUMBERS = [0, 1, -1, 2, 3, 7, 64, 100, 2**24, 2**31, 2**32, 2**63 - 1, -(2**63)]
+REALS = [0.0, 1.0, -1.0, 0.5, 1e30, float("inf"), float("nan")]
+
+
+def tensor(shape: list[int], dtype: torch.dtype, high: int = 6) -> torch.Tensor:
+    """A tensor of this shape, mostly; sometimes another shape, dtype or stride."""
+    if random.random() < 0.04:
+        shape = [random.choice(SIZES) for _ in range(random.randrange(0, 5))]
+    if random.random() < 0.04:
+        dtype = random.choice(EVERY)
+    if dtype.is_floating_point:
+        t = torch.randn(shape).to(dtype)
+        if t.numel() and random.random() < 0.1:
+            t.view(-1)[random.randrange(t.numel())] = random.choice([torch.nan, torch.inf, -torch.inf])
+    else:
+        t = torch.randint(-1 if random.random() < 0.1 else 0, max(high, 1), shape).to(dtype)
+    if t.dim() and random.random() < 0.2:
+        t = t.repeat_interleave(2, dim=-1)[..., ::2]
+    return t
+
+
+def size() -> int:
+    return random.choice(SIZES)
+
+
+def number() -> int:
+    return random.choice(NUMBERS)
+
+
+def topk() -> Any:
+    rows = tensor([size()], torch.int64) if random.random() < 0.5 else None
+    return ops.topk_softmax(
+        tensor([size(), size() * 31], random.choice(FLOATS)), random.choice([1, 2, 50, 100, 0, -3]), rows
+    )
+
+
+def attention() -> Any:
+    batch, kv_heads, group, slots, dim, places = size(), size(), random.choice([1, 2, 3]), size(), size(), size() * 9
+    dtype = random.choice(FLOATS)
+    own = [batch, kv_heads, slots, dim]
+    cache = [batch, kv_heads, places, dim]
+    sinks = tensor([kv_heads * group], random.choice(FLOATS)) if random.random() < 0.3 else None
+    window = random.choice([None, None, 1, 5, 0, -4, 2**40])
+    softcap = random.choice([None, None, 5.0, 0.0])
+    return ops.sibling_attention(
+        tensor([batch, kv_heads * group, slots, dim], dtype), tensor(cache, dtype), tensor(cache, dtype),
+        tensor(own, dtype), tensor(own, dtype), tensor([batch], torch.int64, places + 1), random.choice(REALS),
+        window, softcap, sinks,
+    )  # fmt: skip
+
+
+def commit() -> Any:
+    layers, batch, slots, heads, places, dim = (size() for _ in range(6))
+    dtype = random.choice(FLOATS)
+    return ops.commit_kv(
+        tensor([layers, 2, batch, heads, places, dim], dtype), tensor([layers, 2, batch, slots, heads, dim], dtype),
+        tensor([batch], torch.int64, slots), tensor([batch], torch.int64, places), tensor([batch], torch.bool, 2),
+    )  # fmt: skip
+
+
+def evaluate() -> Any:
+    batch, inputs, hidden = size(), size(), size()
+    shapes = [[inputs], [inputs], [hidden, inputs], [hidden], [hidden, hidden], [hidden], [1, hidden], [1]]
+    return ops.evaluate_capacity(tensor([batch, inputs], torch.float32), [tensor(s, torch.float32) for s in shapes])
+
+
+def select() -> Any:
+    batch, width = size(), size()
+    return ops.select_candidate(
+        tensor([batch, width], torch.int64), tensor([batch, width], torch.float32), tensor([batch], torch.int64),
+        tensor([batch], torch.float32), random.choice([0, 1, 2, 3, -1]), random.choice(REALS),
+    )  # fmt: skip
+
+
+def enumerate_() -> Any:
+    batch, width, window = size(), size(), size()
+    record = [batch, width]
+    return ops.enumerate_candidates(
+        tensor(record, torch.float32).sort(dim=-1, descending=True).values if width else tensor(record, torch.float32),
+        tensor(record, torch.int64, 10**6), tensor(record, torch.float32), tensor([batch, size() * 7], torch.float32),
+        tensor([batch, window], torch.int64, 10**6), number(), random.choice([0, 1, 2, 3, 4]),
+        random.choice([0, 1, 2**22, 2**24, -1]), random.choice(REALS), random.choice(REALS),
+    )  # fmt: skip
+
+
+def score() -> Any:
+    tokens = tensor([size() * 5], torch.int64, 10**6)
+    return ops.score_tokens(
+        tokens, random.choice([0, 1, 3, 64, 65, -1]), number(), random.choice([0, 1, 2, 3, 9]), 2**22
+    )
+
+
+def noise() -> Any:
+    return ops.sampling_noise(tensor([size(), size()], torch.int64), number(), random.choice([0, 1, 3, 5000, -1]))
+
+
+def lists() -> Any:
+    op = random.choice([ops.permutation_head, ops.permutation_green])
+    return op(
+        tensor([size()], torch.int64, 10**9), random.choice([0, 1, 8, 33, 1000, -1]), random.choice([0, 1, 8, 33, -1])
+    )
+
+
+CALLS: list[Callable[[], Any]] = [topk, attention, commit, evaluate, select, enumerate_, score, noise, lists]
+
+
+def main(seconds: float, seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    torch.set_num_threads(2)
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        call = random.choice(CALLS)
+        try:
+            call()
+            counts[call.__name__, "returned"] += 1
+        except (RuntimeError, TypeError, NotImplementedError):
+            counts[call.__name__, "refused"] += 1
+    for (name, how), count in sorted(counts.items()):
+        print(f"{name:12} {how:9} {count}")
+    missing = [call.__name__ for call in CALLS if not counts[call.__name__, "returned"]]
+    if missing:
+        sys.exit(f"no call of {', '.join(missing)} ever returned: the fuzzer only tests refusals there")
+
+
+if __name__ == "__main__":
+    if ops.missing_extension():
+        sys.exit(ops.missing_extension())
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 10, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
