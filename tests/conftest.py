@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `gpu` are skipped without a CUDA device; CAW_REQUIRE_GPU=1 makes that a failure."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         (pytest.fail if REQUIRE_GPU else pytest.skip)("needs CUDA")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many token lists were compared, and each that differed where the decision was within the table's margin."""
+    compared = sys.modules.get("decoding.brute_force")
+    if compared is not None and compared.COMPARED:
+        total, differed = len(compared.COMPARED), compared.DIFFERED
+        terminalreporter.write_line(f"equal tokens: {total} comparisons, {len(differed)} within their margin")
+        for line in differed:
+            terminalreporter.write_line(f"  {line}")
 
 
 @pytest.fixture(autouse=True)
