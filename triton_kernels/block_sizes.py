@@ -32,10 +32,9 @@ def attention_blocks(rows: int, dim: int, dtype: torch.dtype) -> AttentionBlocks
     if dtype == torch.float32:
         # exact float32 products run on the plain units from registers: a smaller tile keeps them from spilling
         return AttentionBlocks(16, 32 if block_d <= 64 else 16, block_d, 4, 2)
-    if block_d > 128:
-        # [64, 256] float32 accumulators fill 128 registers of each of 128 threads: twice the warps halve that
-        return AttentionBlocks(block_m, 32, block_d, 8 if block_m == 64 else 4, 2)
-    return AttentionBlocks(block_m, 64, block_d, 4, 3)
+    # a tile of 64 rows spills with four warps on compute capabilities 8.0 and 10.0: twice the warps halve the registers
+    num_warps = 8 if block_m == 64 and block_d > 64 else 4
+    return AttentionBlocks(block_m, 64 if block_d <= 128 else 32, block_d, num_warps, 3 if block_d <= 128 else 2)
 
 
 def num_splits(batch: int, kv_heads: int, m_blocks: int, size: int, block_n: int) -> int:

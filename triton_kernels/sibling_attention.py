@@ -10,7 +10,7 @@ and base-2 logsumexp, and with the own score s and the sink z
     out = (sum_s 2^(e_s - m) o_s + 2^(s - m) v_c) / (sum_s 2^(e_s - m) + 2^(s - m) + 2^(z - m)),   m = the maximum
 
 S and the grid depend on shapes only, the loop bounds on the lengths in device memory. With S = 1 the first kernel
-finishes by itself.
+finishes by itself, unless its tile is too large to.
 """
 
 import math
@@ -24,6 +24,7 @@ from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check
 LOG2E = tl.constexpr(math.log2(math.e))
 MAX_CANDIDATES = 32
 MAX_DIM = 256
+MAX_FUSED_TILE = 64 * 128  # elements; own keys and values beside a larger accumulator spill registers
 
 
 @triton.jit
@@ -52,13 +53,13 @@ def _split_kernel(
     stride_kob, stride_koh, stride_koc, stride_kod,
     stride_vob, stride_voh, stride_voc, stride_vod,
     stride_tb, kv_heads, group, candidates, size, window, scale, softcap,
-    D: tl.constexpr, SPLITS: tl.constexpr, PAGE: tl.constexpr,
+    D: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head. PAGE = 0: contiguous cache, else page size.
 
-    Writes o_s float32 [SPLITS, B * H * C, D] and e_s [SPLITS, B * H * C], or with SPLITS == 1 the output itself.
+    Writes o_s float32 [SPLITS, B * H * C, D] and e_s [SPLITS, B * H * C], or if FUSED (one part) the output itself.
     """
     tl.static_assert(BLOCK_D >= D)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
@@ -125,7 +126,7 @@ def _split_kernel(
         b_max = new_max
 
     o_r = i_bh.to(tl.int64) * rows + o_m  # (b * H + h) * C + c: output rows of one KV head are neighbours
-    if SPLITS == 1:
+    if FUSED:
         p_ko = k_own_ptr + i_b * stride_kob + i_h * stride_koh + o_c[:, None] * stride_koc + o_d[None, :] * stride_kod
         p_vo = v_own_ptr + i_b * stride_vob + i_h * stride_voh + o_c[:, None] * stride_voc + o_d[None, :] * stride_vod
         b_ko = tl.load(p_ko, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
@@ -241,8 +242,9 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = q.new_empty(q.shape, dtype=torch.float32 if INTERPRETED else q.dtype)
     count = batch * heads * candidates
-    part = q.new_empty((splits, count, dim), dtype=torch.float32) if splits > 1 else out
-    lse = q.new_empty((splits, count) if splits > 1 else (1,), dtype=torch.float32)
+    fused = splits == 1 and blocks.block_m * blocks.block_d <= MAX_FUSED_TILE
+    part = out if fused else q.new_empty((splits, count, dim), dtype=torch.float32)
+    lse = q.new_empty((1,) if fused else (splits, count), dtype=torch.float32)
     own = {"k_own_ptr": k_own, "v_own_ptr": v_own, "sinks_ptr": lse if sinks is None else sinks, "q_ptr": q}
     numbers = {"group": group, "candidates": candidates, "scale": scale, "softcap": softcap or 1.0}
     flags = {"D": dim, "SPLITS": splits, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None}
@@ -256,13 +258,13 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
             "lengths_ptr": lengths, "out_ptr": part, "lse_ptr": lse,
             "stride_tb": 0 if table is None else table.stride(0),
             "kv_heads": kv_heads, "size": size, "window": window or 0,
-            "PAGE": page, "HAS_WINDOW": window is not None, "UPCAST": INTERPRETED,
+            "FUSED": fused, "PAGE": page, "HAS_WINDOW": window is not None, "UPCAST": INTERPRETED,
             "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
         },
         num_warps=blocks.num_warps,
         num_stages=blocks.num_stages,
     )  # fmt: skip
-    if splits > 1:
+    if not fused:
         block_s = triton.next_power_of_2(splits)
         launch(
             _combine_kernel,

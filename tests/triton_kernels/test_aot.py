@@ -1,0 +1,97 @@
+"""Ahead-of-time compilation: what the launchers ask for compiles to cubin within its bounds, without a GPU.
+
+Each compile runs in a process of its own kind: this one may hold Triton's interpreter, which cannot compile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_CONFIGURATIONS = 30
+
+
+def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options, kernels",
+    [(["--capability", "90", "--checked"], 50), (["--capability", "80", "100", "--few"], 22)],
+    ids=["sm_90", "sm_80-and-sm_100"],
+)
+def test_every_checked_configuration_is_within_its_bounds(options, kernels):
+    done = compiled("benchmarks/aot_all.py", *options)
+    wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]
+    assert done.returncode == 0 and not wrong, wrong or done.stderr
+    assert f"{kernels} kernels compiled, 0 outside their bounds" in done.stdout
+
+
+def test_the_list_is_short_and_names_are_unique(device):
+    from caw.triton_kernels.aot_configurations import checked, shipped
+
+    names = [c.name for c in checked()]
+    assert len(names) <= MAX_CONFIGURATIONS and len(set(names)) == len(names)
+    everything = [c.name for c in shipped()]
+    assert len(set(everything)) == len(everything)
+
+
+def test_the_gate_can_fail(device):
+    from caw.triton_kernels.aot import Report
+    from caw.triton_kernels.aot_configurations import complaints
+
+    fine = {"registers": 60, "stack": 0, "local": 0, "shared": 0, "async_copies": 4, "tensor_ops": 1,
+            "fused_multiply_adds": 0}  # fmt: skip
+    assert not complaints(Report("_split_kernel", **fine))
+    for kernel, change, words in [
+        ("_split_kernel", {"stack": 8}, "spills"),
+        ("_split_kernel", {"registers": 255}, "registers"),
+        ("_race_kernel", {"registers": 65}, "registers"),
+        ("_split_kernel", {"async_copies": 0}, "asynchronous"),
+        ("_select_kernel", {"fused_multiply_adds": 1}, "round twice"),
+    ]:
+        assert re.search(words, " ".join(complaints(Report(kernel, **{**fine, **change}))))
+
+
+MISALIGNED = """
+import torch
+from caw.triton_kernels import aot
+from caw.triton_kernels.aot_configurations import attention, complaints
+from caw.triton_kernels.sibling_attention import sibling_attention
+def e(*shape): return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+lengths = torch.empty(1, dtype=torch.int64, device="meta")
+for shift in (0, 1):
+    k = e(1, 2, 512, 64 + shift)[..., shift:]  # rows of 65 elements: no 16-byte copies
+    call = lambda: sibling_attention(e(1, 2, 2, 64), k, k, e(1, 2, 2, 64), e(1, 2, 2, 64), lengths, 0.1)
+    print(bool(complaints(aot.compile_launch(aot.record(call)[0], 90))))
+"""
+
+
+@pytest.mark.slow
+def test_reports_follow_the_alignment_of_the_call():
+    """Divisibility comes from the tensors of the call: a cache that is not aligned loses its asynchronous copies."""
+    done = compiled("-c", MISALIGNED)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_compiling_in_the_interpreter_is_refused(device):
+    from caw.triton_kernels import aot, launching
+
+    if launching.INTERPRETED:
+        with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
+            aot.record(lambda: None)

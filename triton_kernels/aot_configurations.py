@@ -1,0 +1,191 @@
+"""Which launches are compiled ahead of time, and what their reports must say.
+
+`shipped` walks the shapes, dtypes and options of supported models; `checked` is the two dozen that stand for them in
+the tests.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from caw.triton_kernels.aot import Report
+from caw.triton_kernels.commit_kv import commit_kv, commit_step
+from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
+from caw.triton_kernels.green_argmax import green_argmax
+from caw.triton_kernels.race_values import race_values
+from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
+from caw.triton_kernels.topk_softmax import topk_softmax
+
+BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
+# Registers a thread: a guard against getting worse, set a little above what the compiler gave (Triton 3.9). Up to 255,
+# two programs of 128 threads fit a multiprocessor, up to 168 three, up to 128 four. It says nothing about speed.
+REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
+             "_scan_kernel": 168, "_evaluator_kernel": 128}  # fmt: skip
+SMALL = 64  # registers of every other kernel
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A launcher call on meta tensors under a name."""
+
+    name: str
+    call: Callable[[], Any]
+
+
+def empty(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def attention(
+    batch: int, heads: int, kv_heads: int, candidates: int, size: int, dim: int, dtype: torch.dtype, page: int = 0,
+    **options: Any,
+) -> Configuration:  # fmt: skip
+    """Attention as decoding calls it: query and own keys transposed from [B, C, H, D], store [L, 2, B, HK, S, D]."""
+    extras = " ".join(f"{name}={value}" for name, value in {"page": page, **options}.items() if value)
+    if options.pop("sinks", False):
+        options["sinks"] = empty(heads, dtype=dtype)
+    q, k_own, v_own = (
+        empty(batch, candidates, h, dim, dtype=dtype).transpose(1, 2) for h in (heads, kv_heads, kv_heads)
+    )
+    lengths = empty(batch, dtype=I64)
+    name = f"attention b{batch} h{heads}/{kv_heads} c{candidates} s{size} d{dim} {str(dtype)[6:]} {extras}"
+    if page:
+        pages = [empty(batch * size // page, kv_heads, page, dim, dtype=dtype) for _ in range(2)]
+        table = empty(batch, size // page, dtype=torch.int32)
+        return Configuration(
+            name, lambda: sibling_attention_paged(q, *pages, table, k_own, v_own, lengths, 0.1, **options)
+        )
+    store = empty(2, batch, kv_heads, size, dim, dtype=dtype)
+    return Configuration(name, lambda: sibling_attention(q, store[0], store[1], k_own, v_own, lengths, 0.1, **options))
+
+
+def topk(rows: int, vocab_size: int, dtype: torch.dtype, k: int = 100, select: bool = False) -> Configuration:
+    chosen = empty(rows, dtype=I64) if select else None
+    name = f"topk r{rows} v{vocab_size} {str(dtype)[6:]} k{k}{' rows' if select else ''}"
+    return Configuration(name, lambda: topk_softmax(empty(rows, vocab_size, dtype=dtype), k, chosen))
+
+
+def evaluator(batch: int, hidden: int, positions: int, transform: int, rule: int, rungs: int) -> Configuration:
+    inputs = positions * 100
+    weights = [empty(*s) for s in ((inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,),
+                                   (1, hidden), (1,))]  # fmt: skip
+    ladder = [empty(batch, rungs, dtype=I64), empty(batch, rungs), empty(batch, dtype=I64)]
+    pending = [empty(batch, dtype=I64), empty(batch), empty(batch)]
+
+    def call() -> None:
+        probs = [empty(batch, 100) for _ in range(positions)]
+        evaluator_step(probs, weights, *ladder, *pending, 100, transform, 0.5, 1.0, rule, 4.0)
+        evaluate_capacity(empty(batch, inputs), weights)
+        select_candidate(*ladder, empty(batch), rule, 4.0)
+
+    return Configuration(f"evaluator b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs}", call)
+
+
+def commit(layers: int, batch: int, heads: int, dim: int, dtype: torch.dtype, positions: int) -> Configuration:
+    kv = [empty(layers, 2, batch, heads, 2048, dim, dtype=dtype), empty(layers, 2, batch, 8, heads, dim, dtype=dtype),
+          empty(batch, dtype=I64), empty(batch, dtype=I64), empty(batch, dtype=torch.bool)]  # fmt: skip
+    record = [empty(batch, 100), empty(batch, 100, dtype=I64), empty(batch, 100), empty(batch)]
+    name = f"commit l{layers} b{batch} hk{heads} d{dim} {str(dtype)[6:]} p{positions}"
+    if not positions:
+        return Configuration(name, lambda: commit_kv(*kv))
+    logits = [empty(batch, 32000), empty(batch, 8, 32000)]
+    return Configuration(name, lambda: commit_step(*kv, *logits, record * positions, record))
+
+
+def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
+    context, key = empty(2, width, dtype=I64), empty(2, dtype=I64)
+
+    def call() -> None:
+        green_argmax(empty(2, vocab_size), context, key, 1 << 22, selfhash, empty(2, dtype=torch.bool))
+        race_values(empty(2, 100), empty(2, 100, dtype=I64), empty(2, 100), context, key)
+
+    return Configuration(f"prf w{width}{' selfhash' if selfhash else ''}", call)
+
+
+def checked() -> list[Configuration]:
+    """What the tests compile for compute capability 9.0: every kernel, dtype, head dim and option at least once."""
+    return [
+        attention(1, 32, 32, 1, 2048, 128, F16),  # Llama-2-7B: plain decode, two candidates, a full batch
+        attention(8, 32, 32, 2, 2048, 128, BF16),
+        attention(32, 32, 8, 8, 2048, 128, BF16),  # one part: the first kernel finishes
+        attention(1, 32, 8, 16, 8192, 128, BF16),
+        attention(1, 9, 3, 2, 2048, 64, F32),
+        attention(1, 32, 32, 2, 2048, 80, F16),
+        attention(1, 32, 32, 4, 2048, 96, BF16),
+        attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
+        attention(1, 16, 8, 32, 4096, 256, BF16),
+        attention(64, 16, 8, 32, 4096, 256, BF16, softcap=50.0),  # one part, and a tile too large to finish
+        attention(32, 32, 8, 16, 2048, 128, F16),
+        attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
+        attention(1, 32, 8, 8, 2048, 128, BF16, page=16),
+        attention(1, 32, 8, 2, 2048, 128, F32),
+        topk(2, 128256, BF16, select=True),
+        topk(64, 151936, F32),
+        topk(2, 262144, F32),
+        topk(2, 49152, F16),
+        evaluator(2, 128, 3, 1, 0, 2),
+        evaluator(2, 512, 4, 2, 1, 10),
+        commit(32, 2, 8, 128, BF16, 0),
+        commit(32, 2, 8, 128, BF16, 2),
+        prf(1, False),
+        prf(4, False),
+        prf(3, True),
+    ]
+
+
+def few() -> list[Configuration]:
+    """What the tests compile for compute capabilities 8.0 and 10.0."""
+    return [
+        attention(1, 32, 8, 2, 2048, 128, BF16),
+        attention(32, 32, 8, 16, 2048, 128, F16),
+        attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
+        topk(2, 128256, BF16),
+        evaluator(2, 128, 3, 1, 0, 2),
+        commit(32, 2, 8, 128, BF16, 2),
+    ]
+
+
+def shipped() -> Iterator[Configuration]:
+    """Every configuration that ships."""
+    for dtype in (BF16, F16, F32):
+        for dim in (64, 80, 96, 128, 256):
+            for group, candidates in ((1, 1), (1, 8), (4, 1), (4, 8), (8, 2), (8, 32)):
+                for options in (
+                    {},
+                    {"window": 4096},
+                    {"softcap": 50.0, "window": 4096},
+                    {"sinks": True, "window": 128},
+                ):
+                    yield attention(1, 8 * group, 8, candidates, 8192, dim, dtype, **options)
+                yield attention(64, 8 * group, 8, candidates, 8192, dim, dtype)
+                yield attention(1, 8 * group, 8, candidates, 8192, dim, dtype, page=16)
+    for dtype in (BF16, F16, F32):
+        for vocab_size in (500, 32000, 49152, 128256, 151936, 262144):
+            for select in (False, True):
+                yield topk(2, vocab_size, dtype, select=select)
+    for hidden in (16, 64, 128, 256, 512):
+        for positions in (1, 2, 3, 4):
+            for transform in range(3):
+                yield evaluator(2, hidden, positions, transform, transform, 10)
+    for dtype in (BF16, F16, F32):
+        for dim in (64, 80, 96, 128, 256):
+            for positions in range(4):
+                yield commit(32, 2, 8, dim, dtype, positions)
+    yield from (prf(width, False) for width in (0, 1, 2, 3, 4, 5, 8))
+    yield from (prf(width, True) for width in (1, 2, 3, 4))
+
+
+def complaints(report: Report) -> list[str]:
+    """What a compiled kernel does wrong; empty if it passes the gate."""
+    found = []
+    if report.stack or report.local:
+        found.append(f"{report.stack} bytes of stack and {report.local} of local memory, expected none (spills)")
+    bound = REGISTERS.get(report.kernel, SMALL)
+    if report.registers > bound:
+        found.append(f"{report.registers} registers, expected at most {bound}")
+    if report.kernel == "_split_kernel" and not report.async_copies:
+        found.append("no asynchronous copy: loads of the prefix are not pipelined")
+    if report.kernel == "_select_kernel" and report.fused_multiply_adds:
+        found.append("a fused multiply-add: the reweighting rule must round twice")
+    return found
