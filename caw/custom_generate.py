@@ -15,9 +15,11 @@ from caw.decoding.prompts import fit_budget
 from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings
 from caw.decoding.slots import Decoder, candidate_slots
 from caw.decoding.state import DecodeState
-from caw.generate import check_policy
+from caw.generate import check_policy, check_watermark, ended_on_error
 from caw.policies import Policy
 from caw.watermarks import Watermark
+
+EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
 def decode(
@@ -39,62 +41,91 @@ def decode(
         input_ids: int64 [B, T], left-padded where `attention_mask` says so.
         watermark, policy, branching: as in `caw.generate`.
         seed: of the sampling noise; None draws one from torch's generator, so torch.manual_seed governs it.
-        caw_streamer: a transformers streamer; one sequence only.
+        caw_streamer: a transformers streamer; one sequence only. It is given the prompt's ids [1, T] first, then each
+            token, and its end() is called whatever happens.
 
     Returns:
         int64 [B, T + new] with padding after each end, or GenerateDecoderOnlyOutput if the config asks for it.
 
-    Raises ValueError for beam search and for settings that cannot be honoured.
+    Raises ValueError for beam search, guidance and outputs other than sequences.
     """
-    _check(generation_config, input_ids, caw_streamer)
-    policy = check_policy(policy, model)
-    batch, length = input_ids.shape
-    prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-    settings = _settings(generation_config, length, branching, seed, watermark, policy)
-    budgets = [fit_budget(model, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
-    capacity = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
+    with ended_on_error(caw_streamer):
+        _check(generation_config, input_ids, caw_streamer)
+        check_watermark(watermark)
+        policy = check_policy(policy, model)
+        prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
+        settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy)
+        budgets = [fit_budget(model, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
+        capacity = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
+        decoder = Decoder(model, watermark, policy, settings, len(prompts), capacity, keep_rows=True)
+        pad = _pad_id(generation_config, settings)
+        if logits_processor:
+            decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state, pad)
+        outputs = _outputs(decoder, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
+    sequences = _padded(input_ids, outputs, pad)
+    return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+
+
+def _outputs(
+    decoder: Decoder,
+    prompts: list[list[int]],
+    budgets: list[int],
+    input_ids: torch.Tensor,
+    stopping_criteria: Any,
+    streamer: Any,
+) -> list[list[int]]:
+    """New tokens of each row."""
     outputs: list[list[int]] = [[] for _ in prompts]
 
     def on_token(index: int, tokens: list[int]) -> bool:
-        if caw_streamer is not None:
-            caw_streamer.put(torch.tensor(tokens[-1:]))
+        if streamer is not None:
+            streamer.put(torch.tensor(tokens[-1:]))
         row = torch.cat([input_ids[index], input_ids.new_tensor(tokens)])[None]
         return bool(stopping_criteria(row, None).all()) if stopping_criteria else False
 
-    try:
-        decoder = Decoder(model, watermark, policy, settings, batch, capacity, keep_rows=True)
-        if logits_processor:
-            decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state)
-        for sequence in decoder.run(prompts, budgets, on_token):
-            outputs[sequence.index] = sequence.tokens
-    finally:
-        if caw_streamer is not None:
-            caw_streamer.end()
-    sequences = _padded(input_ids, outputs, _pad_id(generation_config, settings))
-    return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+    if streamer is not None:
+        streamer.put(input_ids.cpu())
+    for sequence in decoder.run(prompts, budgets, on_token):
+        outputs[sequence.index] = sequence.tokens
+    if streamer is not None:
+        streamer.end()
+    return outputs
 
 
 class _ProcessorWarper:
     """transformers' processors as a warper: they want the whole ids of each row, prompt included."""
 
-    def __init__(self, processors: Any, input_ids: torch.Tensor, state: DecodeState) -> None:
-        self.processors, self.input_ids, self.state = processors, input_ids, state
+    def __init__(self, processors: Any, input_ids: torch.Tensor, state: DecodeState, pad: int) -> None:
+        self.processors, self.input_ids, self.state, self.pad = processors, input_ids, state, pad
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        out = logits.clone()
-        # a row can lag a token behind the others (see Stepper); processors get rows of one length at a time
-        for count in torch.unique(self.state.counts).tolist():
-            rows = (self.state.counts == count).nonzero()[:, 0]
-            new = self.state.padded_tokens[rows, self.state.window : self.state.window + count]
-            out[rows] = self.processors(torch.cat([self.input_ids[rows], new], dim=1), logits[rows].clone())
+        state, out = self.state, logits.clone()
+        new = state.padded_tokens[:, state.window :]
+        new = torch.where(new < 0, self.pad, new)  # an ended row is padded, as in transformers
+        # a row can lag a token behind the others (see Stepper); processors know only rows of one length, and some of
+        # them count rows, so they get the whole batch for each length
+        for count in torch.unique(state.counts[state.active]).tolist():
+            scores = self.processors(torch.cat([self.input_ids, new[:, :count]], dim=1), logits.clone())
+            rows = state.active & (state.counts == count)
+            out[rows] = scores[rows]
         return out
 
 
 def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
+    """Raise TypeError or ValueError for what this decoding cannot honour."""
     if config is None:
         raise TypeError("decode is called by model.generate(custom_generate=caw.decode), got no generation_config")
+    if not input_ids.shape[1]:
+        raise ValueError("input_ids must have at least one token, got none; inputs_embeds are not supported")
     if (config.num_beams or 1) > 1:
         raise ValueError(f"num_beams must be 1 for watermarked decoding, got {config.num_beams}; leave it out")
+    if config.guidance_scale not in (None, 1, 1.0):
+        raise ValueError(
+            f"guidance_scale must be 1 for watermarked decoding, got {config.guidance_scale}; leave it out"
+        )
+    wanted = [name for name in EXTRA_OUTPUTS if getattr(config, name, None)]
+    if config.return_dict_in_generate and wanted:
+        raise ValueError(f"watermarked decoding returns sequences only, got {wanted[0]}=True; leave it out")
     if streamer is not None and input_ids.shape[0] != 1:
         raise ValueError(f"a streamer shows one text, so the batch must be 1, got {input_ids.shape[0]}")
 

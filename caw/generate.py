@@ -166,7 +166,7 @@ def iter_generate(
         slots: candidates one forward carries; None = 2 for green lists, up to 8 for EXP.
         backend: None or "reference"; which kernels run.
     """
-    with _ended_on_error(streamer):
+    with ended_on_error(streamer):
         kernels = kernels_of(backend)
         ids = encode_prompts(tokenizer, prompts, model, chat=chat)
         if streamer is not None and len(ids) != 1:
@@ -211,7 +211,7 @@ def _results(
 
 
 @contextlib.contextmanager
-def _ended_on_error(streamer: Any) -> Iterator[None]:
+def ended_on_error(streamer: Any) -> Iterator[None]:
     """Whoever reads a streamer in another thread waits for its end, also when nothing could be generated."""
     try:
         yield

@@ -1,0 +1,256 @@
+"""model.generate(custom_generate=caw.decode): parity with transformers' own generate, and what it must refuse."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
+from decoding.brute_force import BruteForce, agree
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria, StopStringCriteria, TextStreamer, pipeline
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.streamers import BaseStreamer
+
+import caw
+
+NEW = 14
+PROMPTS = [prompt(9), prompt(3, 2), prompt(6, 1)]
+
+
+@pytest.fixture(params=["llama", "gpt2", "gemma3"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return build(request.param)
+
+
+@pytest.fixture
+def llama() -> Any:
+    return build("llama")
+
+
+def left_padded(prompts: list[list[int]] = PROMPTS) -> dict[str, torch.Tensor]:
+    longest = max(map(len, prompts))
+    return {
+        "input_ids": torch.tensor([[0] * (longest - len(p)) + p for p in prompts]),
+        "attention_mask": torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts]),
+    }
+
+
+def both(model: Any, inputs: dict[str, torch.Tensor] | None = None, **options: Any) -> tuple[Any, Any]:
+    """(ours, transformers' own)."""
+    inputs = inputs or left_padded()
+    options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0, **options}
+    return model.generate(**inputs, custom_generate=caw.decode, **options), model.generate(**inputs, **options)
+
+
+def frequent_ends(model: Any) -> list[int]:
+    """Tokens that end the rows of a greedy batch at different places."""
+    plain = model.generate(**left_padded(), max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=None)
+    new = plain[:, -NEW:]
+    return [int(new[0, 4]), int(new[1, 8])]
+
+
+class OnlyNearRow(LogitsProcessor):
+    """Depends on the row's number and on the whole text before it, as prefix constraints do."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        row = torch.arange(len(scores))[:, None]
+        return scores.masked_fill((torch.arange(VOCAB) + input_ids.shape[1] + row) % 3 == 0, -torch.inf)
+
+
+class StopAt(StoppingCriteria):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), input_ids.shape[1] >= self.length)
+
+
+PARITY: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "repetition penalty": {"repetition_penalty": 1.8},
+    "minimum": {"min_new_tokens": 7},
+    "no repeats": {"no_repeat_ngram_size": 2},
+    "bad words": {"bad_words_ids": [[39], [15, 129]]},
+    "suppressed": {"suppress_tokens": list(range(20, 60))},
+    "forced end": {"forced_eos_token_id": 7},
+    "max_length": {"max_length": 15, "max_new_tokens": None},
+    "stopping": {"stopping_criteria": [StopAt(15)]},
+    "stop strings": {"stopping_criteria": [StopStringCriteria(tokenizer(), ["!", "a", "Q"])]},
+    "processor": {"logits_processor": [OnlyNearRow()]},
+    "config": {"generation_config": GenerationConfig(max_new_tokens=5, repetition_penalty=1.3, pad_token_id=0)},
+}
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("what", PARITY)
+def test_greedy_parity(model: Any, what: str, ends: bool) -> None:
+    """Left-padded rows of different lengths, with and without rows that end early."""
+    options = {**PARITY[what], **({"eos_token_id": frequent_ends(model)} if ends else {})}
+    if "generation_config" in options:
+        options = {**options, "max_new_tokens": 5}
+    ours, theirs = both(model, **options)
+    assert torch.equal(ours, theirs)
+
+
+def test_parity_would_notice(llama: Any) -> None:
+    base = both(llama)[0]
+    for what in ("repetition penalty", "bad words", "processor"):
+        assert not torch.equal(base, both(llama, **PARITY[what])[0])
+    assert both(llama, eos_token_id=frequent_ends(llama))[0].eq(0).any(), "some row must be padded"
+
+
+def test_theta_zero_is_stock_generate(model: Any) -> None:
+    policy = caw.CapacityPolicy(spread_evaluator(model), theta=0.0)
+    _, theirs = both(model)
+    marked = model.generate(**left_padded(), max_new_tokens=NEW, do_sample=False, custom_generate=caw.decode,
+                            watermark=caw.EXP(key=1), policy=policy)  # fmt: skip
+    assert torch.equal(marked, theirs)
+
+
+@pytest.mark.parametrize("watermark", [caw.KGW(key=1), caw.EXP(key=2, top_k=60)])
+@pytest.mark.parametrize("branching", ["tree", "batch"])
+def test_same_tokens_as_caw_generate(model: Any, watermark: Any, branching: str) -> None:
+    policy = caw.CapacityPolicy(spread_evaluator(model), theta=1.0, beta=1.5)
+    expected = caw.generate(model, tokenizer(), PROMPTS, watermark=watermark, policy=policy, max_new_tokens=NEW)
+    ours = model.generate(**left_padded(), max_new_tokens=NEW, do_sample=False, custom_generate=caw.decode,
+                          watermark=watermark, policy=policy, branching=branching)  # fmt: skip
+    reference = BruteForce(model, watermark, policy, eos=(2,))
+    for ids, row, wanted in zip(PROMPTS, ours[:, 9:].tolist(), expected.sequences, strict=True):
+        agree(row[: len(wanted)], wanted, reference, ids, f"custom_generate {watermark.name}")
+        assert not any(row[len(wanted) :])
+
+
+def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
+    """More rungs than slots: a row waits a step, and penalties still see its own tokens and its own row number."""
+    watermark, policy = caw.EXP(key=2, top_k=60), caw.CapacityPolicy(spread_evaluator(llama), theta=1.0, beta=1.6)
+    options = {"max_new_tokens": NEW, "do_sample": False, "watermark": watermark, "policy": policy,
+               "repetition_penalty": 1.5, "custom_generate": caw.decode}  # fmt: skip
+    together = llama.generate(**left_padded(), **options)
+    for row, ids in enumerate(PROMPTS):
+        alone = llama.generate(torch.tensor([ids]), **options)
+        tokens = alone[0, len(ids) :].tolist()
+        assert together[row, 9 : 9 + len(tokens)].tolist() == tokens
+
+
+# Sampling --------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_is_governed_by_seed_or_torch(llama: Any) -> None:
+    options = {"max_new_tokens": NEW, "do_sample": True, "custom_generate": caw.decode, "top_k": 0}
+    inputs = left_padded()
+    first = llama.generate(**inputs, seed=3, **options)
+    assert torch.equal(first, llama.generate(**inputs, seed=3, **options))
+    assert not torch.equal(first, llama.generate(**inputs, seed=4, **options))
+    by_torch = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        by_torch.append(llama.generate(**inputs, **options))
+    assert torch.equal(by_torch[0], by_torch[1])
+    assert not torch.equal(by_torch[0], by_torch[2])
+
+
+def test_seeded_sampling_is_caw_generates(llama: Any) -> None:
+    warpers = {"temperature": 0.9, "top_k": 30, "top_p": 0.9}
+    ours = llama.generate(
+        **left_padded(), max_new_tokens=NEW, do_sample=True, seed=3, custom_generate=caw.decode, **warpers
+    )
+    expected = caw.generate(llama, tokenizer(), PROMPTS, max_new_tokens=NEW, do_sample=True, seed=3, **warpers)
+    for row, wanted in zip(ours[:, 9:].tolist(), expected.sequences, strict=True):
+        assert row[: len(wanted)] == wanted
+
+
+def test_several_samples_of_a_prompt_differ(llama: Any) -> None:
+    out = llama.generate(torch.tensor(PROMPTS[:1]), max_new_tokens=NEW, do_sample=True, num_return_sequences=4,
+                         custom_generate=caw.decode, seed=1)  # fmt: skip
+    assert out.shape[0] == 4
+    assert len({tuple(row) for row in out.tolist()}) == 4
+
+
+# Forms of output and input -----------------------------------------------------------------------------------------
+
+
+def test_dict_output(llama: Any) -> None:
+    ours, theirs = both(llama, return_dict_in_generate=True)
+    assert isinstance(ours, GenerateDecoderOnlyOutput)
+    assert torch.equal(ours.sequences, theirs.sequences)
+
+
+def test_partial_carries_the_arguments(llama: Any) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
+    watermark = caw.KGW(key=1)
+    ours = llama.generate(
+        **left_padded(), custom_generate=functools.partial(caw.decode, watermark=watermark), **options
+    )
+    assert torch.equal(
+        ours, llama.generate(**left_padded(), custom_generate=caw.decode, watermark=watermark, **options)
+    )
+
+
+def test_pipeline(llama: Any) -> None:
+    texts = ["abc", "Q"]
+    pipe = pipeline("text-generation", model=llama, tokenizer=tokenizer())
+    options = {"custom_generate": caw.decode, "watermark": caw.KGW(key=1), "max_new_tokens": 5, "do_sample": False}
+    shown = [out[0]["generated_text"] for out in pipe(texts, batch_size=2, return_full_text=False, **options)]
+    assert shown == caw.generate(llama, tokenizer(), texts, watermark=caw.KGW(key=1), max_new_tokens=5).texts
+
+
+class Recorder(BaseStreamer):
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+        self.ended = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        self.given.append(value.tolist())
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
+    recorder = Recorder()
+    inputs = {"input_ids": torch.tensor(PROMPTS[:1])}
+    out = llama.generate(**inputs, max_new_tokens=4, custom_generate=caw.decode, caw_streamer=recorder, do_sample=False)
+    assert recorder.given == [PROMPTS[:1], *[[t] for t in out[0, 9:].tolist()]]
+    assert recorder.ended == 1
+    text = TextStreamer(tokenizer(), skip_prompt=True)
+    llama.generate(**inputs, max_new_tokens=4, custom_generate=caw.decode, caw_streamer=text, do_sample=False)
+    assert capsys.readouterr().out.rstrip("\n") == tokenizer().decode(out[0, 9:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 3}, "num_beams must be 1 for watermarked decoding, got 3"),
+        ({"guidance_scale": 1.5}, "guidance_scale must be 1"),
+        ({"return_dict_in_generate": True, "output_scores": True}, "returns sequences only, got output_scores=True"),
+        ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),
+        ({"watermark": "kgw"}, "watermark must be a caw watermark"),
+        ({"policy": 1.0}, "policy must be a caw policy"),
+        ({"branching": "forest"}, "branching must be one of"),
+        ({"caw_streamer": Recorder()}, "a streamer shows one text, so the batch must be 1, got 3"),
+        ({"thtea": 0.5}, "thtea"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(llama: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        llama.generate(**left_padded(), max_new_tokens=3, do_sample=False, custom_generate=caw.decode, **options)
+    assert llama.config._attn_implementation == "sdpa"
+    if "caw_streamer" in options:
+        assert options["caw_streamer"].ended == 1
+
+
+def test_embeddings_and_empty_rows_are_refused(llama: Any) -> None:
+    embeddings = llama.get_input_embeddings()(torch.tensor(PROMPTS[:1]))
+    with pytest.raises(ValueError, match="inputs_embeds are not supported"):
+        llama.generate(inputs_embeds=embeddings, max_new_tokens=3, custom_generate=caw.decode)
+    inputs = left_padded()
+    inputs["attention_mask"][1] = 0
+    with pytest.raises(ValueError, match="row 1 is all padding"):
+        llama.generate(**inputs, max_new_tokens=3, custom_generate=caw.decode)
+
+
+def test_decode_is_not_called_alone(llama: Any) -> None:
+    with pytest.raises(TypeError, match=r"decode is called by model.generate\(custom_generate=caw.decode\)"):
+        caw.decode(llama, torch.tensor(PROMPTS[:1]))
