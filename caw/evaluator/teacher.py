@@ -53,9 +53,27 @@ def record_positions(
     """
     if not texts:
         raise ValueError("expected at least one labelled text, got none; check the label file")
-    folder = Path(folder)
     coded = [encode(tokenizer, text, template, prefix) for text in texts]
+    made_from = {
+        "template": template,
+        "prefix_sha256": digest(prefix) if prefix else None,
+        "labels_sha256": digest(texts),
+    }
+    return record_encoded(model, coded, folder, made_from, batch_tokens=batch_tokens, progress=progress)
+
+
+def record_encoded(
+    model: Any,
+    coded: Sequence[EncodedText],
+    folder: str | Path,
+    made_from: dict[str, Any] | None = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: bool = True,
+) -> Positions:
+    """`record_positions` of texts that are tokens already; `made_from` goes into the folder's meta data."""
     _check_lengths(model, coded)
+    folder = Path(folder)
     # p_j exists for j >= 1 only: nothing comes before the first token
     firsts = np.array([max(1, c.first - MAX_PREVIOUS) for c in coded])
     ends = np.array([len(c.ids) + 1 for c in coded])  # the last kept position is the one behind the reference
@@ -66,18 +84,14 @@ def record_positions(
         for batch in _batches(order, [len(c.ids) for c in coded], batch_tokens):
             logits, start = _forward(model, [coded[i].ids for i in batch], int(firsts[batch].min()) - 1)
             for b, i in enumerate(batch):
-                # logits of place j - 1 are those of p_j
-                _store_rows(
-                    store, logits[b, firsts[i] - 1 - start : ends[i] - 1 - start], int(store.bounds[i]), coded[i]
-                )
+                own = logits[b, firsts[i] - 1 - start : ends[i] - 1 - start]  # logits of place j - 1 are those of p_j
+                _store_rows(store, own, int(store.bounds[i]), coded[i])
                 advance()
     meta = {
         "model": str(model.config._name_or_path),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "template": template,
-        "prefix_sha256": digest(prefix) if prefix else None,
-        "labels_sha256": digest(texts),
-        "documents": [t.name for t in texts],
+        **(made_from or {}),
+        "documents": [c.text.name for c in coded],
         "tokens": len(store),
         "key_tokens": int(store.key.sum()),
     }

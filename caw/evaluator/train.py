@@ -37,8 +37,8 @@ class TrainSettings:
     weight_decay: float = 1e-2
     dropout: float = 0.1
     batch_size: int = 512
-    max_epochs: int = 60
-    patience: int = 6
+    max_epochs: int = 150
+    patience: int = 15
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -7,9 +7,11 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.evaluator import FeatureSpec
-from caw.evaluator.labels import LabelledText, encode
-from caw.evaluator.teacher import record_positions
+import caw
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.evaluator.labels import EncodedText, LabelledText, encode
+from caw.evaluator.teacher import record_encoded, record_positions
+from caw.evaluator.train import predict
 from caw.policies.entropy import entropy
 from caw.record import Record
 from caw.testing import assert_close
@@ -85,6 +87,46 @@ def test_refuses_logits_that_are_not_finite(tmp_path):
     with pytest.raises(ValueError, match="expected finite logits, the model gives others on toy/train/0"):
         record_positions(model, tokenizer, texts()[:1], tmp_path, progress=False)
     assert not (tmp_path / "meta.json").exists()
+
+
+def compare_with_decoding(model, tokenizer, prompts, folder, previous, **options):
+    """Capacities that decoding acted on against those of a teacher-forced pass over what it emitted.
+
+    They must agree where the original token was emitted: there decoding's p_{i+1}, given the original token, is the
+    text's own. Returns how many tokens were compared.
+    """
+    evaluator = Evaluator(FeatureSpec(previous=previous), hidden=16)
+    evaluator.scale.fill_(10.0)  # capacities over the whole of (0, 1), not at its ends
+    policy = caw.CapacityPolicy(evaluator.eval(), theta=1.0)
+    watermark = caw.KGW(key=5, delta=6.0)
+    ids = [tokenizer(p).input_ids for p in prompts]
+    out = caw.generate(model, tokenizer, ids, watermark=watermark, policy=policy, progress=False, **options)
+    name = LabelledText("toy", "train", 0, "", "", ())
+    coded = [
+        EncodedText(name, (*prompt, *new), len(prompt), (True,) * len(new))
+        for prompt, new in zip(ids, out.sequences, strict=True)
+    ]
+    positions = record_encoded(model, coded, folder, progress=False)
+    forced = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions))))
+    capacity = np.array([c for trace in out.trace for c in trace.capacity])
+    original = np.array([c == 0 for trace in out.trace for c in trace.choice])
+    compared = original & ~np.isnan(capacity)
+    assert (~original).sum() > 5  # the watermark did change tokens, so histories are those of a marked text
+    assert_close(capacity[compared], forced[compared], "capacity")
+    return int(compared.sum())
+
+
+@pytest.mark.parametrize("previous", [0, 1, 2])
+def test_decoding_sees_the_same_features(tiny, tmp_path, previous):
+    model, tokenizer = tiny
+    prompts = ["a", "the sky is blue because", "7 * 6 ="]
+    assert compare_with_decoding(model, tokenizer, prompts, tmp_path, previous, max_new_tokens=40) > 20
+
+
+@pytest.mark.slow
+def test_decoding_sees_the_same_features_on_the_demo_model(demo, tmp_path):
+    prompts = ["Question: What is a leap year?\nAnswer:", "The sea"]
+    assert compare_with_decoding(*demo, prompts, tmp_path, 1, max_new_tokens=60) > 20
 
 
 @pytest.mark.slow
