@@ -1,4 +1,4 @@
-"""The command line: `caw demo`, `caw generate`, `caw detect`, one file a command."""
+"""The command line: one file a command, `app.py` gathers them."""
 
 from caw.cli.app import app, main
 

@@ -10,9 +10,11 @@ import caw
 from caw.cli.demo_command import demo
 from caw.cli.detect_command import detect
 from caw.cli.generate_command import generate
+from caw.cli.train_evaluator_command import train_evaluator_command
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks can print local variables, the key among them
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,17 +36,18 @@ def root(
     Exit codes: 0 done, 1 done but some input lines were bad, 2 bad usage, 130 interrupted. Errors go to stderr in one
     sentence; CAW_TRACEBACK=1 shows where they come from.
 
-    \b
     Examples:
-      caw demo
-      CAW_KEY=... caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
-      CAW_KEY=... caw detect --tokenizer smollm2-135m --text "..."
+
+    - caw demo
+    - CAW_KEY=... caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
+    - CAW_KEY=... caw detect --tokenizer smollm2-135m --text "..."
     """
 
 
 app.command()(demo)
 app.command()(generate)
 app.command()(detect)
+app.command("train-evaluator")(train_evaluator_command)
 
 
 def main() -> None:

@@ -42,11 +42,11 @@ def demo(
 
     Without --key or CAW_KEY a public key is used, good for a demo and nothing else.
 
-    \b
     Examples:
-      caw demo
-      caw demo --html demo.html
-      caw demo --prompt "Explain to a child why the sky is blue." --theta 0.8
+
+    - caw demo
+    - caw demo --html demo.html
+    - caw demo --prompt "Explain to a child why the sky is blue." --theta 0.8
     """
     with user_errors():
         watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})

@@ -35,7 +35,7 @@ class Item:
 
 
 def detect(
-    source: Annotated[str | None, typer.Argument(metavar="[FILE]", help="A text file; - is stdin.")] = None,
+    source: Annotated[str | None, typer.Argument(metavar="FILE", help="A text file; - is stdin.")] = None,
     text: Annotated[str | None, typer.Option(help="The text itself.")] = None,
     input: Annotated[
         str | None, typer.Option("--input", "-i", help='JSONL, a text a line: {"text": ..., "id": ...}; - is stdin.')
@@ -64,13 +64,13 @@ def detect(
     without this watermark scores as high. The exit code says whether the test ran, not what it found: 0 it ran, 1 some
     lines of --input were bad, 2 bad usage.
 
-    \b
     Examples:
-      export CAW_KEY=...
-      caw detect --tokenizer smollm2-135m --text "..."
-      caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5
-      caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
-      caw detect --input out.jsonl --field tokens
+
+    - export CAW_KEY=...
+    - caw detect --tokenizer smollm2-135m --text "..."
+    - caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5
+    - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
+    - caw detect --input out.jsonl --field tokens
     """
     with user_errors():
         _require_known(watermark)

@@ -131,12 +131,12 @@ def generate(
     written as soon as its text is finished, so not in the order of the input. An id is the input's, or its line number.
     Interrupted or killed, the lines written stay, and the same command with --resume goes on after them.
 
-    \b
     Examples:
-      export CAW_KEY=...
-      caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
-      caw generate --model smollm2-135m --policy capacity --theta 0.5 --input prompts.jsonl --output out.jsonl
-      caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
+
+    - export CAW_KEY=...
+    - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
+    - caw generate --model smollm2-135m --policy capacity --theta 0.5 --input prompts.jsonl --output out.jsonl
+    - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
         mark = opt.build_watermark(

@@ -1,0 +1,85 @@
+"""`caw train-evaluator`: evaluator weights for a model, from reference answers with marked key segments."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from caw.cli import options as opt
+from caw.cli.errors import complain, user_errors
+from caw.evaluator import FeatureSpec
+from caw.evaluator.labels import TEMPLATE
+from caw.evaluator.pipeline import TRANSFORMS, train_evaluator
+from caw.evaluator.train import TrainSettings
+
+FEATURES, TRAINING = "Features", "Training"
+COLUMNS = ("auroc", "average_precision", "f1")
+
+
+def train_evaluator_command(
+    model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
+    labels: Annotated[Path, typer.Option(help="JSONL of key segments, a document a line.")],
+    data_dir: Annotated[
+        Path, typer.Option(envvar="CAW_DATA_DIR", help="Folder with the labelled texts, DATASET/SPLIT.jsonl.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Weights to write, OUTPUT.safetensors.")],
+    positions: Annotated[
+        Path | None, typer.Option(help="Folder that keeps what the model said, for another training.")
+    ] = None,
+    template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
+    prefix_file: Annotated[
+        Path | None, typer.Option(help="Text put before every prompt, few-shot examples say.")
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            help="Of probabilities [the best of all].", metavar="|".join(TRANSFORMS), rich_help_panel=FEATURES
+        ),
+    ] = None,
+    previous: Annotated[int, typer.Option(help="Positions before the token.", rich_help_panel=FEATURES)] = 1,
+    following: Annotated[int, typer.Option("--next", help="Positions after it.", rich_help_panel=FEATURES)] = 1,
+    hidden: Annotated[int, typer.Option(help="Width of the network.", rich_help_panel=TRAINING)] = 128,
+    max_epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 60,
+    seed: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 0,
+    dtype: opt.DType = "float32",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Train an evaluator for a model: one pass of the model over labelled answers, then a small network.
+
+    A label line is {"dataset": ..., "split": ..., "index": ..., "spans": [[start, end], ...]}: character offsets of the
+    segments that carry the quality of a reference answer. Writes OUTPUT.json beside the weights: data, features, and
+    what was measured on held-out documents.
+
+    Examples:
+
+    - caw train-evaluator --model smollm2-135m --labels labels.jsonl --data-dir data --output my.safetensors
+    - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
+    """
+    with user_errors():
+        spec = None
+        if transform is not None or (previous, following) != (1, 1):
+            spec = FeatureSpec(previous, following, transform=transform or "log")  # type: ignore[arg-type]
+        settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
+        prefix = prefix_file.read_text(encoding="utf-8") if prefix_file else ""
+        result = train_evaluator(
+            model, labels, data_dir, output, spec, settings, template=template, prefix=prefix,
+            positions_folder=positions, device=opt.prepare_device(device, threads), dtype=dtype,
+            command=shlex.join(["caw", *sys.argv[1:]]),
+        )  # fmt: skip
+        _show(result["metrics"])
+        complain(f"wrote {output} and {output.with_suffix('.json')}")
+
+
+def _show(metrics: dict[str, Any]) -> None:
+    """Figures on held-out documents, the untrained ways of judging a token beside the network."""
+    table = Table("held-out documents", *(name.replace("_", " ") for name in COLUMNS))
+    for judge, figures in metrics["evaluators"].items():
+        table.add_row(judge.replace("_", " "), *(f"{figures[name]:.3f}" for name in COLUMNS))
+    Console().print(table)
