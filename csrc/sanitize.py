@@ -22,7 +22,14 @@ from torch.utils.cpp_extension import include_paths
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = runpy.run_path(str(ROOT / "csrc" / "build_flags.py"))["CXX_FLAGS"]
-SANITIZE = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+SANITIZE = [
+    "-O1",
+    "-g1",
+    "-fno-var-tracking",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+]
 
 
 def build(folder: Path) -> Path:
@@ -35,12 +42,17 @@ def build(folder: Path) -> Path:
             (package / entry.name).symlink_to(entry)
     (package / "triton_kernels").symlink_to(ROOT / "triton_kernels")
     include = [f"-I{path}" for path in include_paths()]
+    # an object is kept only if it is newer than every source and header
+    newest = max(path.stat().st_mtime for path in (ROOT / "csrc").rglob("*.*") if path.suffix in (".cpp", ".h", ".inc"))
     sources = [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc" / "cpu").glob("*.cpp")]
 
     def compile_one(source: Path) -> str:
-        target = str(folder / f"{source.stem}.o")
-        subprocess.run(["g++", "-fPIC", *FLAGS, *SANITIZE, *include, "-c", str(source), "-o", target], check=True)
-        return target
+        target = folder / f"{source.stem}.o"
+        if not target.exists() or target.stat().st_mtime < newest:
+            subprocess.run(
+                ["g++", "-fPIC", *FLAGS, *SANITIZE, *include, "-c", str(source), "-o", str(target)], check=True
+            )
+        return str(target)
 
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(compile_one, sources))

@@ -116,7 +116,7 @@ void commit_kv(
   for (int64_t b = 0; b < batch; ++b) {
     if (!on[b * active_step]) continue;
     const int64_t chosen = slot[b * choice_step], place = length[b * length_step];
-    for (int64_t part = 0; part < layers * 2; ++part) {
+    for (int64_t part = 0; dim > 0 && part < layers * 2; ++part) {
       const int64_t layer = part / 2, which = part % 2;
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t target = layer * store.stride(0) + which * store.stride(1) + b * store.stride(2) +

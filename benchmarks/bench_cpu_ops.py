@@ -1,0 +1,195 @@
+"""Compiled CPU ops against their PyTorch references and against what other systems do per token, in one run.
+
+    python benchmarks/bench_cpu_ops.py [--threads 1] [--repeat 30] [--out results.json]
+
+Variants are interleaved and the median is reported, in processor time of the calling thread (one thread) or wall time
+(more), so that a busy machine shifts all variants alike. Microseconds unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+
+from caw import ops
+from caw.decoding.sampling import gumbel_noise, gumbel_noise_ref
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.record import Record
+from caw.watermarks import EXP, KGW, Position, Unigram
+
+Variants = dict[str, Callable[[], Any]]
+KEY = 15_485_863
+WATERMARKS = {
+    "KGW lefthash": KGW(key=1),
+    "KGW selfhash": KGW(key=1, seeding="selfhash"),
+    "Unigram": Unigram(key=1),
+    "EXP top_k 20": EXP(key=1, top_k=20),
+    "EXP scale": EXP(key=1, strength="scale"),
+}
+
+
+def measure(variants: Variants, repeat: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Median microseconds of each variant, one call of each in turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for call in variants.values():
+        call()
+    for _ in range(repeat):
+        for name, call in variants.items():
+            call()  # the others' data is out of the cache again: in decoding the logits were just written
+            start = clock()
+            call()
+            seconds[name].append(clock() - start)
+    return {name: round(statistics.median(s) * 1e6, 1) for name, s in seconds.items()}
+
+
+def topk_cases() -> dict[str, Variants]:
+    cases: dict[str, Variants] = {}
+    for vocab_size in (49_152, 128_256):
+        for rows in (1, 32):
+            for dtype in (torch.float32, torch.bfloat16):
+                x = (torch.randn(rows, vocab_size) * 4).to(dtype)
+                cases[f"topk_softmax V={vocab_size} rows={rows} {dtype}"] = {
+                    "compiled": lambda x=x: ops.topk_softmax(x, 100),
+                    "torch.topk + logsumexp": lambda x=x: (x.topk(100), x.float().logsumexp(-1)),
+                    "reference": lambda x=x: topk_softmax_ref(x, 100),
+                }
+    return cases
+
+
+def attention_cases() -> dict[str, Variants]:
+    cases: dict[str, Variants] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for size in (300, 2000):
+            for slots in (1, 2, 8):
+                # 30 layers in turn, so that the cache is as cold as in decoding
+                store = torch.randn(30, 2, 1, 3, size, 64).to(dtype)
+                q = torch.randn(1, 9, slots, 64).to(dtype)
+                own = torch.randn(2, 1, 3, slots, 64).to(dtype)
+                turn = {"compiled": 0, "reference": 0}
+
+                def run(op: Any, name: str, store: Any = store, q: Any = q, own: Any = own, turn: Any = turn) -> Any:
+                    turn[name] = (turn[name] + 1) % 30
+                    k, v = store[turn[name]]
+                    return op(q, k, v, own[0], own[1], torch.tensor([k.shape[2]]), 0.125)
+
+                cases[f"sibling_attention T={size} C={slots} {dtype}"] = {
+                    "compiled": lambda run=run: run(ops.sibling_attention, "compiled"),
+                    "reference": lambda run=run: run(sibling_attention_ref, "reference"),
+                }
+    return cases
+
+
+def step_cases() -> dict[str, Variants]:
+    """The small ops of a step, and the ladder of each watermark over V = 49152."""
+    network = Evaluator(FeatureSpec()).requires_grad_(False)
+    features, weights = torch.randn(1, network.spec.size), network.weights()
+    store, scratch = torch.zeros(30, 2, 1, 3, 500, 64), torch.randn(30, 2, 1, 2, 3, 64)
+    choice, lengths, active = torch.tensor([1]), torch.tensor([5]), torch.tensor([True])
+    rungs = (torch.tensor([[3, 5]]), torch.tensor([[3.0, 2.0]]), torch.tensor([2]), torch.tensor([0.5]), 0, 4.0)
+    streams, positions = torch.tensor([[1, 2]]), torch.tensor([3])
+    cases: dict[str, Variants] = {
+        "evaluate_capacity 300-128-128-1": {
+            "compiled": lambda: ops.evaluate_capacity(features, weights),
+            "reference": lambda: evaluate_capacity_ref(features, weights),
+        },
+        "commit_kv L=30": {
+            "compiled": lambda: ops.commit_kv(store, scratch, choice, lengths.fill_(5), active),
+            "reference": lambda: commit_kv_ref(store, scratch, choice, lengths.fill_(5), active),
+        },
+        "select_candidate": {
+            "compiled": lambda: ops.select_candidate(*rungs),
+            "reference": lambda: select_candidate_ref(*rungs),
+        },
+        "sampling_noise V=49152": {
+            "compiled": lambda: gumbel_noise(1, streams, positions, 49_152),
+            "reference": lambda: gumbel_noise_ref(1, streams, positions, 49_152),
+        },
+    }
+    scores = torch.randn(1, 49_152) * 3
+    record = Record.from_logits(scores)
+    for name, watermark in WATERMARKS.items():
+        at = Position(record, record.values, scores, torch.randint(0, 999, (1, watermark.window)))
+        cases[f"ladder {name}"] = {
+            "compiled": lambda w=watermark, at=at: w.native_ladder(at, 1.0),
+            "reference": lambda w=watermark, at=at: w.ladder(at, 1.0),
+        }
+    return cases
+
+
+def foreign_cases() -> dict[str, Variants]:
+    """One token of a list format: ours, and reseed + randperm + mask over the whole vocabulary as others do it."""
+    cases: dict[str, Variants] = {}
+    for vocab_size in (32_000, 128_256):
+        seeds, green = torch.tensor([42 * KEY]), vocab_size // 4
+        generator, scores = torch.Generator(), torch.randn(1, vocab_size)
+
+        def others(
+            size: int = vocab_size, green: int = green, g: Any = generator, scores: Any = scores
+        ) -> torch.Tensor:
+            g.manual_seed(42 * KEY)
+            ids = torch.randperm(size, generator=g)[:green]
+            mask = torch.zeros(1, size, dtype=torch.bool)
+            mask[0, ids] = True
+            return torch.where(mask, scores + 2.0, scores)
+
+        cases[f"green list of one token V={vocab_size} gamma=0.25"] = {
+            "compiled": lambda s=seeds, v=vocab_size, c=green: ops.permutation_green(s, v, c),
+            "reseed + randperm + mask": others,
+        }
+    return cases
+
+
+def score_cases(tokens: int = 100_000) -> dict[str, Variants]:
+    ids = torch.randint(0, 49_152, (tokens,))
+    cases: dict[str, Variants] = {}
+    for name, watermark in WATERMARKS.items():
+        if name == "EXP scale":
+            continue
+        native = watermark.native
+        assert native is not None
+        args = (ids, watermark.window, native.signed_key, native.scheme, native.threshold)
+        cases[f"score {tokens} tokens, {name}"] = {
+            "compiled": lambda args=args: ops.score_tokens(*args),
+            "reference": lambda w=watermark: w.score_tokens_ref(ids),
+        }
+    return cases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=30)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    if ops.missing_extension():
+        raise SystemExit(ops.missing_extension())
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    rows = []
+    for build in (topk_cases, attention_cases, step_cases, foreign_cases, score_cases):
+        for name, variants in build().items():
+            found = measure(variants, options.repeat if "score" not in name else 5, clock)
+            ratio = round(min(v for k, v in found.items() if k != "compiled") / found["compiled"], 1)
+            rows.append({"case": name, **found, "ratio": ratio})
+            print(f"{name:55} " + "  ".join(f"{k} {v}" for k, v in found.items()) + f"  x{ratio}", flush=True)
+    if options.out:
+        about = {"torch": torch.__version__, "machine": platform.machine(), "threads": options.threads}
+        with open(options.out, "w") as file:
+            json.dump({**about, "command": "python benchmarks/bench_cpu_ops.py", "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
