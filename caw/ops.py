@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from caw import _ext
@@ -174,8 +175,9 @@ def _rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
     """Width M of a ladder over K = `size` entries."""
     if scheme != RACE_TOP_K:
         return size if scheme == RACE_SCALE else 2
-    reach = 2 * torch.tensor(max_strength, dtype=torch.float32) * full
-    return max(1, int((reach > 2 * torch.arange(1, size + 1, dtype=torch.float32) - 1).sum()))
+    # NumPy: under a fake mode the value of a tensor would be unknown
+    reach = 2 * np.float32(max_strength) * np.float32(full)
+    return max(1, sum(bool(reach > np.float32(2 * rank - 1)) for rank in range(1, size + 1)))
 
 
 def _enumerate_candidates_fake(

@@ -1,0 +1,169 @@
+"""Every op: schema, mutation, aliasing and fake agree with what it does; all are in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from caw import ops
+from caw.testing import assert_close
+from caw.watermarks import prf
+
+B, C, H, HK, D, S, K, V = 3, 2, 4, 2, 5, 7, 11, 37
+CONTEXT = torch.tensor([[1, 2], [-1, 5], [-1, -1]])
+KEY = 42
+
+
+def attention_inputs() -> list[Any]:
+    def own() -> torch.Tensor:
+        return torch.randn(B, C, HK, D).transpose(1, 2)
+
+    q, store = torch.randn(B, C, H, D).transpose(1, 2), torch.randn(2, B, HK, S + 2, D)[:, :, :, :S]
+    return [q, store[0], store[1], own(), own(), torch.tensor([S, 0, 3]), 0.4]
+
+
+def paged_inputs() -> list[Any]:
+    q, _, _, k_own, v_own, lengths, scale = attention_inputs()
+    pages = torch.randn(2, 6, HK, 4, D)
+    table = torch.randperm(6).view(B, 2).to(torch.int32)
+    return [q, pages[0], pages[1], table, k_own, v_own, lengths, scale]
+
+
+def commit_inputs() -> list[Any]:
+    store, scratch = torch.randn(2, 2, B, HK, S, D), torch.randn(2, 2, B, C, HK, D)
+    return [store, scratch, torch.tensor([1, 0, 1]), torch.tensor([2, 0, 6]), torch.tensor([True, False, True])]
+
+
+def record_inputs() -> list[torch.Tensor]:
+    return list(ops.topk_softmax(torch.randn(B, V), K))
+
+
+def step_inputs() -> list[Any]:
+    records = [x for _ in range(2) for x in record_inputs()]
+    return [*commit_inputs(), torch.randn(B, V), torch.randn(B, C, V), records, record_inputs()]
+
+
+def weights(inputs: int, hidden: int = 6) -> list[torch.Tensor]:
+    shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+    return [torch.rand(shape) + 0.1 for shape in shapes]
+
+
+def ladder_inputs() -> list[torch.Tensor]:
+    candidates = torch.tensor([[4, 7, 1], [2, 2, 2], [9, 3, 9]])
+    needs = torch.tensor([[1.0, 2.0, 5.0], [1.0, torch.inf, torch.inf], [1.0, 3.0, torch.inf]])
+    return [candidates, needs, torch.tensor([3, 1, 2])]
+
+
+def evaluator_step_inputs() -> list[Any]:
+    probs = [torch.rand(B, K) for _ in range(3)]
+    pending = [torch.tensor([-1, 2, -1]), torch.rand(B), torch.rand(B)]
+    return [probs, weights(3 * 9), *ladder_inputs(), *pending, 9, 1, 0.6, 1.5, 1, 10.0]
+
+
+def race_inputs() -> list[Any]:
+    values, ids, _, _ = record_inputs()
+    values[1, -2:] = -torch.inf
+    return [values, ids, values + 0.1, CONTEXT, torch.tensor([KEY, 0])]
+
+
+def enumerate_inputs(scheme: int, full: float, strength: float) -> list[Any]:
+    scores = torch.randn(B, V)
+    values, ids, _, _ = ops.topk_softmax(scores, K)
+    return [values, ids, values, scores, CONTEXT, KEY, scheme, prf.green_threshold(0.25), full, strength]
+
+
+SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
+    "topk_softmax": lambda: [
+        [torch.randn(B, V), K],
+        [torch.randn(B, V), V + 4],
+        [torch.randn(B, V).bfloat16(), K, torch.tensor([2, 0, 2, 1])],
+        [torch.randn(V, B).T, 1],
+    ],
+    "sibling_attention": lambda: [
+        attention_inputs(),
+        [*attention_inputs(), 3, 2.0, torch.randn(H)],
+        [x.bfloat16() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in attention_inputs()],
+    ],
+    "sibling_attention_paged": lambda: [paged_inputs(), [*paged_inputs(), 3, 2.0, torch.randn(H)]],
+    "commit_kv": lambda: [commit_inputs()],
+    "commit_step": lambda: [step_inputs()],
+    "evaluate_capacity": lambda: [[torch.randn(B, K), weights(K)], [torch.randn(0, K), weights(K)]],
+    "select_candidate": lambda: [[*ladder_inputs(), torch.tensor([0.0, 1.0, 0.2]), r, 10.0] for r in (0, 1, 2)],
+    "evaluator_step": lambda: [evaluator_step_inputs()],
+    "green_argmax": lambda: [
+        [torch.randn(B, V), CONTEXT, torch.tensor([KEY, 0]), prf.green_threshold(0.25), selfhash, wanted]
+        for selfhash in (False, True)
+        for wanted in (None, torch.tensor([True, False, True]))
+    ],
+    "race_values": lambda: [race_inputs()],
+    "enumerate_candidates": lambda: [
+        enumerate_inputs(0, 4.0, 1.0), enumerate_inputs(1, 4.0, 1.0), enumerate_inputs(2, 5.0, 1.3),
+        enumerate_inputs(3, 1.0, 1.3),
+    ],
+    "score_tokens": lambda: [[torch.arange(9), 2, KEY, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)],
+    "sampling_noise": lambda: [[CONTEXT, KEY, V]],
+    "permutation_head": lambda: [[torch.tensor([1, 2**40]), V, 5]],
+    "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],
+    "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
+}  # fmt: skip
+
+
+def registered() -> dict[str, Any]:
+    """The ops of the list, by name."""
+    return {
+        name: value
+        for name, value in vars(ops).items()
+        if isinstance(value, torch._ops.OpOverload) and value.namespace == ops.NAMESPACE
+    }
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_schema_fake_and_mutation_agree_with_the_op(name: str) -> None:
+    if not ops.has_kernel(name, "cpu"):
+        pytest.skip(f"only the compiled extension has {name}: {ops.missing_extension()}")
+    for arguments in SAMPLES[name]():
+        torch.library.opcheck(registered()[name], tuple(arguments))
+
+
+def test_every_op_has_a_sample() -> None:
+    assert set(registered()) == set(SAMPLES)
+
+
+def test_names_in_the_namespace_are_those_of_the_list() -> None:
+    """Nothing else of this process registers ops under our name."""
+    schemas = torch._C._jit_get_all_schemas()
+    found = {s.name.split("::")[1] for s in schemas if s.name.startswith(f"{ops.NAMESPACE}::")}
+    assert found == set(SAMPLES)
+
+
+def test_references_are_plain_functions() -> None:
+    """backend="reference" goes through no dispatcher, and names the same meanings."""
+    plain, dispatched = vars(ops.references()), vars(ops.dispatched())
+    assert plain.keys() == dispatched.keys()
+    for name in SAMPLES.keys() & plain.keys():
+        assert not isinstance(plain[name], torch._ops.OpOverload)
+        assert dispatched[name] is registered()[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["topk_softmax", "sibling_attention", "commit_kv", "evaluate_capacity", "select_candidate"]
+)
+def test_reference_and_dispatched_agree(name: str) -> None:
+
+    rows = {"topk_softmax": "softmax", "sibling_attention": "attention/float32", "evaluate_capacity": "evaluator"}
+    for arguments in SAMPLES[name]()[:1]:
+        if name == "commit_kv":
+            arguments[-1].fill_(True)  # what an inactive row holds beyond its length is undefined
+        results = []
+        for kernels in (ops.references(), ops.dispatched()):
+            copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
+            found = getattr(kernels, name)(*copies)
+            results.append(copies if found is None else found if isinstance(found, tuple) else (found,))
+        for expected, actual in zip(*results, strict=True):
+            if not isinstance(expected, torch.Tensor) or not expected.is_floating_point():
+                assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
+            else:
+                assert_close(actual, expected, rows.get(name, "exact"))
