@@ -16,25 +16,35 @@ MIN_BLOCKS_PER_SPLIT = 2  # a split shorter than this pays more for its partial 
 
 @dataclass(frozen=True)
 class AttentionBlocks:
-    """Tile of one program: block_m query rows, block_n prefix positions, block_d >= D."""
+    """Tile of one program: block_m query rows, block_n prefix positions, block_d >= D.
+
+    can_finish: whether, with one part, the first kernel may also merge the own token and write the output; own keys and
+    values beside a large accumulator spill registers.
+    """
 
     block_m: int
     block_n: int
     block_d: int
     num_warps: int
     num_stages: int
+    can_finish: bool
 
 
 def attention_blocks(rows: int, dim: int, dtype: torch.dtype) -> AttentionBlocks:
     """Blocks for `rows` = C * H / HK query rows per KV head; more than 64 rows take several M blocks."""
     block_d = max(next_power_of_2(dim), 16)
-    block_m = min(max(next_power_of_2(rows), 16), 64)
     if dtype == torch.float32:
         # exact float32 products run on the plain units from registers: a smaller tile keeps them from spilling
-        return AttentionBlocks(16, 32 if block_d <= 64 else 16, block_d, 4, 2)
+        block_n = 32 if block_d <= 64 else 16
+        warps, stages = (4, 2) if block_d <= 128 else (8, 3)
+        return AttentionBlocks(16, block_n, block_d, warps, stages, can_finish=block_d <= 128)
+    block_m = min(max(next_power_of_2(rows), 16), 64)
     # a tile of 64 rows spills with four warps on compute capabilities 8.0 and 10.0: twice the warps halve the registers
     num_warps = 8 if block_m == 64 and block_d > 64 else 4
-    return AttentionBlocks(block_m, 64 if block_d <= 128 else 32, block_d, num_warps, 3 if block_d <= 128 else 2)
+    # [32, 80 or 96], padded to 128, spills 8 bytes with three stages
+    deep = block_d <= 128 and (dim == block_d or block_m != 32)
+    block_n = 64 if block_d <= 128 else 32
+    return AttentionBlocks(block_m, block_n, block_d, num_warps, 3 if deep else 2, can_finish=block_d <= 128)
 
 
 def num_splits(batch: int, kv_heads: int, m_blocks: int, size: int, block_n: int) -> int:

@@ -24,7 +24,6 @@ from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check
 LOG2E = tl.constexpr(math.log2(math.e))
 MAX_CANDIDATES = 32
 MAX_DIM = 256
-MAX_FUSED_TILE = 64 * 128  # elements; own keys and values beside a larger accumulator spill registers
 
 
 @triton.jit
@@ -242,7 +241,7 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = q.new_empty(q.shape, dtype=torch.float32 if INTERPRETED else q.dtype)
     count = batch * heads * candidates
-    fused = splits == 1 and blocks.block_m * blocks.block_d <= MAX_FUSED_TILE
+    fused = splits == 1 and blocks.can_finish
     part = out if fused else q.new_empty((splits, count, dim), dtype=torch.float32)
     lse = q.new_empty((1,) if fused else (splits, count), dtype=torch.float32)
     own = {"k_own_ptr": k_own, "v_own_ptr": v_own, "sinks_ptr": lse if sinks is None else sinks, "q_ptr": q}
