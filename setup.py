@@ -68,6 +68,10 @@ def builder():
     """BuildExtension that builds each extension for itself and survives failures."""
 
     class Build(BuildExtension):
+        def run(self):
+            self.beside_sources = self.inplace  # setuptools builds elsewhere first and forgets it meanwhile
+            super().run()
+
         def build_extensions(self):
             every, self.failures = self.extensions, {}
             for extension in every:
@@ -83,7 +87,7 @@ def builder():
 
         def note(self, name):
             """Leave the reason of a failure beside the package, where the import finds it; remove an old one."""
-            folder = ROOT if self.inplace else Path(self.build_lib)
+            folder = ROOT if self.beside_sources else Path(self.build_lib)
             path = folder / (name.replace(".", "/") + ".failed.txt")
             if name not in self.failures:
                 path.unlink(missing_ok=True)
