@@ -13,7 +13,7 @@ RECURRENT_LAYERS = ("mamba", "linear", "recurrent", "rwkv", "ssm", "conv", "rglr
 RECURRENT_MODELS = ("mamba", "rwkv", "jamba", "bamba", "falcon_h1", "zamba", "recurrent_gemma", "nemotron_h", "lfm2",
                     "xlstm")  # fmt: skip
 LEGACY_MODELS = ("bloom", "mpt", "codegen", "gptj", "gpt_neo", "falcon", "xglm", "ctrl", "xlnet", "reformer")
-LATENT_MODELS = ("deepseek_v2", "deepseek_v3", "minicpm3", "longcat_flash")
+LATENT_MODELS = ("deepseek_v", "minicpm3", "longcat_flash")
 SHARED_KV_MODELS = ("gemma3n", "gemma4")
 
 

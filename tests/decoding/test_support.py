@@ -1,0 +1,164 @@
+"""Which models are refused, by name and reason, and that no causal model of transformers is silently wrong."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import prompt
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from caw.decoding.attention import caw_attention
+from caw.decoding.branching import forward_candidates
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.prefill import prefill
+from caw.decoding.support import check_model
+from caw.testing import assert_close
+
+RECURRENT, INTERFACE = "its recurrent state", "does not go through transformers' attention interface"
+REFUSED = {
+    "mamba": RECURRENT, "mamba2": RECURRENT, "falcon_mamba": RECURRENT, "rwkv": RECURRENT, "jamba": RECURRENT,
+    "recurrent_gemma": RECURRENT, "bamba": RECURRENT, "zamba2": RECURRENT, "falcon_h1": RECURRENT,
+    "nemotron_h": RECURRENT, "qwen3_next": r"its recurrent state \(linear_attention layers\)", "lfm2": RECURRENT,
+    "minimax": RECURRENT, "granitemoehybrid": RECURRENT, "xlstm": RECURRENT,
+    "bloom": INTERFACE, "falcon": INTERFACE, "mpt": INTERFACE, "codegen": INTERFACE, "gptj": INTERFACE,
+    "gpt_neo": INTERFACE, "ctrl": INTERFACE, "xlnet": INTERFACE,
+    "deepseek_v2": "latent attention", "deepseek_v3": "latent attention", "minicpm3": "latent attention",
+    "gemma3n": "layers share keys and values", "llama4": "chunked attention",
+    "t5": "encoder-decoder", "bart": "encoder-decoder", "whisper": "encoder-decoder",
+    "bert": "it is an encoder", "roberta": "it is an encoder", "electra": "it is an encoder",
+}  # fmt: skip
+
+
+def stub(config: Any, **attributes: Any) -> Any:
+    """A model that supports everything, so that only its config can speak against it."""
+    forward = attributes.pop("forward", lambda input_ids, position_ids: None)
+    return SimpleNamespace(**{"config": config, "_supports_attention_backend": True, "forward": forward, **attributes})
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_refused_by_name_with_the_reason(kind: str) -> None:
+    config = AutoConfig.for_model(kind)
+    with pytest.raises(NotImplementedError, match=REFUSED[kind]) as caught:
+        check_model(stub(config))
+    assert f"got {config.get_text_config(decoder=True).model_type!r}" in str(caught.value)
+    assert "use a model like Llama" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text", "phi3", 
+                                  "gpt2", "opt", "smollm3", "gpt_oss"])  # fmt: skip
+def test_accepted_by_name(kind: str) -> None:
+    config = AutoConfig.for_model(kind)
+    assert check_model(stub(config)) is config
+
+
+def test_the_text_part_of_a_larger_model_counts() -> None:
+    config = AutoConfig.for_model("gemma3")
+    assert check_model(stub(config)) is config.text_config
+
+
+def test_what_a_class_cannot_do_is_refused() -> None:
+    config = AutoConfig.for_model("llama")
+    with pytest.raises(NotImplementedError, match=INTERFACE):
+        check_model(stub(config, _supports_attention_backend=False))
+    with pytest.raises(NotImplementedError, match="does not take position ids"):
+        check_model(stub(config, forward=lambda input_ids, **kwargs: None))
+
+
+# Every causal model of transformers ----------------------------------------------------------------------------------
+
+TINY = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "sliding_window": 6, "n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_inner": 96,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "ffn_dim": 96, "word_embed_proj_dim": 64, "d_model": 64, "decoder_layers": 2,
+    "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "encoder_layers": 2, "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 96, "query_pre_attn_scalar": 16, "n_group": 1, "topk_group": 1, "moe_num_experts": 4,
+    "shared_expert_intermediate_size": 32, "first_k_dense_replace": 1, "rotary_dim": 8, "partial_rotary_factor": 0.5,
+    "vocab_size_per_layer_input": 97, "hidden_size_per_layer_input": 8,
+}  # fmt: skip
+MOST_PARAMETERS = 30_000_000
+
+
+def tiny_config(kind: str) -> Any:
+    """The default config of a model type, made small wherever it has one of the usual names."""
+    default = AutoConfig.for_model(kind)
+    text = default.get_text_config(decoder=True)
+    fixed = {name for name in TINY if isinstance(getattr(type(text), name, None), property)}
+    settings = {name: value for name, value in TINY.items() if hasattr(text, name) and name not in fixed}
+    if getattr(default, "text_config", None) is not None:
+        return AutoConfig.for_model(kind, text_config={"model_type": text.model_type, **settings})
+    kinds = list(dict.fromkeys(getattr(default, "layer_types", None) or []))
+    if kinds and not isinstance(getattr(type(default), "layer_types", None), property):
+        settings["layer_types"] = (kinds * 2)[: max(2, len(kinds))]
+        settings["num_hidden_layers"] = len(settings["layer_types"])
+    return AutoConfig.for_model(kind, **settings)
+
+
+def outcome(kind: str) -> str:
+    """ "refused", "equal", or why it could not be tried; AssertionError if decoding is wrong."""
+    try:
+        config = tiny_config(kind)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        size = sum(p.numel() for p in model.parameters())
+        text = check_model(model)
+        if size > MOST_PARAMETERS:
+            return f"{size} parameters"
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        for parameter in model.parameters():
+            parameter.data.mul_(4 if parameter.dim() > 1 else 1)
+        model(torch.tensor([[5, 6, 7]]), use_cache=False)
+    except NotImplementedError as error:
+        return "refused" if "share one forward pass" in str(error) else f"NotImplementedError: {error}"
+    except Exception as error:  # a config that these few names cannot make small
+        return f"{type(error).__name__}: {error}"
+    try:
+        compare(model, text.num_hidden_layers)
+    except NotImplementedError:
+        return "refused"
+    return "equal"
+
+
+@torch.inference_mode()
+def compare(model: Any, layers: int) -> None:
+    """Prefill and two steps of three siblings against forwards of whole texts."""
+    texts = [[t % 94 + 3 for t in prompt(length, length)] for length in (11, 4, 7)]
+    cache = SiblingCache(layers, 3, 32, 3, torch.device("cpu"))
+    switch, rows, wanted = caw_attention(model), [], []
+    with switch:
+        first, _ = prefill(model, cache, range(3), texts, 0)
+    rows += list(first)
+    wanted += list(texts)
+    for step in range(2):
+        candidates = torch.tensor([[(17 * b + 5 * c + step) % 94 + 3 for c in range(3)] for b in range(3)])
+        with switch:
+            logits = forward_candidates(model, cache, candidates, "tree", int(cache.lengths.max()))
+        rows += list(logits.flatten(0, 1))
+        wanted += [[*ids, int(token)] for ids, row in zip(texts, candidates, strict=True) for token in row]
+        cache.commit(torch.tensor([step, 1, 2]), torch.ones(3, dtype=torch.bool))
+        texts = [[*ids, int(row[c])] for ids, row, c in zip(texts, candidates, (step, 1, 2), strict=True)]
+    expected = [model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in wanted]
+    assert_close(torch.stack(rows), torch.stack(expected), "forward")
+
+
+@pytest.mark.slow
+def test_no_causal_model_of_transformers_is_silently_wrong() -> None:
+    """All model types that have a causal class: refused with a sentence, or equal to their own forward."""
+    outcomes, wrong = {}, {}
+    for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        try:
+            outcomes[kind] = outcome(kind)
+        except Exception as error:
+            wrong[kind] = f"{type(error).__name__}: {error}"
+    equal = [kind for kind, found in outcomes.items() if found == "equal"]
+    refused = [kind for kind, found in outcomes.items() if found == "refused"]
+    print(f"{len(equal)} equal: {equal}\n{len(refused)} refused: {refused}")
+    print("not tried:", {kind: o[:90] for kind, o in outcomes.items() if o not in ("equal", "refused")})
+    assert not wrong
+    assert len(equal) >= 60, "most of transformers' decoders must have been tried"
+    assert len(refused) >= 60
