@@ -157,6 +157,34 @@ def test_every_option_works(model: str, options: list[str]) -> None:
     assert result.exit_code == 0, result.stderr
 
 
+def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each at another value than the default, so that a forgotten one shows."""
+    from caw.cli import generate_command
+
+    seen: dict[str, Any] = {}
+
+    def record(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[Any]:
+        seen.update(options, prompts=prompts)
+        yield from ()
+
+    monkeypatch.setattr(generate_command, "iter_generate", record)
+    result = run(
+        "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
+        "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
+        "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
+        "--policy", "logit-delta", "--gap", "3", "--strength", "0.5",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    prompt = tiny_tokenizer()("<user>the sky<assistant>")["input_ids"]  # the tiny model's chat template
+    assert [list(p) for p in seen.pop("prompts")] == [prompt]
+    assert seen.pop("watermark") == caw.Unigram(key=KEY, delta=1.0)
+    assert seen.pop("policy") == caw.LogitDeltaThreshold(3.0, 0.5)
+    assert seen == {
+        "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
+        "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
+    }  # fmt: skip
+
+
 def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> None:
     source, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     long = json.dumps({"prompt": "sky " * 600})
@@ -302,6 +330,24 @@ def test_detect_bad_lines(model: str, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [1, 7]
     assert [re.search(r"line (\d)", c).group(1) for c in result.stderr.splitlines()] == ["2", "3", "4", "5", "6"]  # type: ignore[union-attr]
+
+
+def test_detect_ids_that_are_none(tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    source.write_text('{"text": [1, -5]}\n')
+    result = run("detect", "--input", str(source))
+    assert result.exit_code == 1 and result.stderr.startswith("caw: line 1: ") and result.stdout == ""
+
+
+@pytest.mark.slow
+def test_detection_dequantises_no_model(demo_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo model's tokenizer comes straight from its .gguf file while no dequantised copy is there."""
+    monkeypatch.setenv("CAW_CACHE", str(tmp_path / "cache"))
+    tokenizer = load_tokenizer("smollm2-135m")
+    assert not (tmp_path / "cache").exists()
+    assert tokenizer.get_vocab() == demo_tokenizer.get_vocab()
+    text = "Hello wörld 12345  <|im_end|>\n\n tabs\t"
+    assert tokenizer(text)["input_ids"] == demo_tokenizer(text)["input_ids"]
 
 
 def test_detection_loads_no_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 
 import caw
 from caw.cli import app
-from caw.demo import Demo, facts, legend, pieces, render, run_demo
+from caw.demo import Demo, DemoToken, facts, legend, pieces, render, run_demo
 from caw.demo_page import page
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.show import format_p, visible
@@ -155,6 +156,16 @@ def test_page_is_escaped_and_self_contained(three: Demo) -> None:
         assert visible("".join(t.text for t in text.tokens)) in parsed.text
     assert html.count('class="marked"') == sum(t.changed for t in three.texts) + 1  # one in the legend
     html.encode("utf-8")
+
+
+def test_page_escapes_what_a_model_says(three: Demo) -> None:
+    evil = DemoToken("</div><script>alert(1)</script>&", "marked", '"><img src=x>')
+    plain = DemoToken("<i>", "plain", "")
+    html = page(replace(three, texts=(replace(three.texts[0], tokens=(evil, plain)),)))
+    parsed = Page()
+    parsed.feed(html)
+    assert not {"script", "img", "i"} & set(parsed.tags) and parsed.open == []
+    assert evil.text + plain.text in parsed.text and ("title", evil.note) in parsed.attributes
 
 
 def test_command(tmp_path: Path) -> None:
