@@ -1,4 +1,4 @@
-# make demo | test | test-fast | lint | format | clean | distclean
+# make demo | test | test-fast | lint | format | cuda-compile | aot-all | sanitize | fuzz | clean | distclean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -71,3 +71,19 @@ clean:
 
 distclean: clean
 	rm -rf $(VENV)
+
+.PHONY: cuda-compile sanitize fuzz aot-all
+
+# compile only: the CUDA sources for every architecture that ships
+cuda-compile: $(TEST_STAMP)
+	$(BIN)/python csrc/compile_cuda.py
+
+sanitize: $(TEST_STAMP)
+	$(BIN)/python csrc/sanitize.py test
+
+fuzz: $(TEST_STAMP)
+	$(BIN)/python csrc/sanitize.py fuzz --seconds 60
+
+# every configuration of the Triton kernels that ships, to machine code, with the compiler's resource report
+aot-all: $(TEST_STAMP)
+	$(BIN)/python benchmarks/aot_all.py
