@@ -25,26 +25,20 @@ class Tolerance:
 TOLERANCES: dict[str, Tolerance] = {
     "exact": Tolerance(0.0, 0.0, "the same float operations in the same order"),
     "float32": Tolerance(1e-6, 1e-5, "one reduction or transcendental in float32, any order"),
-    "softmax": Tolerance(
-        4e-6,
-        1e-4,
-        "probabilities exp(x - logsumexp) of a record: the logsumexp is rounded at its own "
-        "size (16 nats: 1e-6), and the largest probability is many times the RMS",
-    ),  # fmt: skip
     "float64": Tolerance(1e-13, 1e-12, "one reduction or transcendental in float64, any order"),
     "tail": Tolerance(1e-10, 1e-10, "p-values: incomplete beta and gamma functions of different libraries"),
     "forward": Tolerance(
         1e-5,
         3e-5,
         "logits of a whole float32 model through another attention or batch shape; 22 tiny architectures: 4e-6, 9e-6",
-    ),  # fmt: skip
+    ),
     "capacity": Tolerance(1e-4, 1e-3, "row `forward` through log-probabilities and an evaluator of random weights"),
     "softmax": Tolerance(
         4e-6,
         4e-5,
         "exp(logit - logsumexp): one ulp of a logsumexp of 16 to 32 is 1.9e-6 of every "
         "probability; measured 1.9e-6, 1.4e-5",
-    ),  # fmt: skip
+    ),
     "evaluator": Tolerance(2e-6, 1e-5, "capacity: three chained float32 reductions of up to 512 terms and a sigmoid"),
     "attention/float32": Tolerance(2e-6, 2e-5, "two reductions and exponentials in float32"),
     "attention/float16": Tolerance(4e-4, 2.5e-3, "output and softmax weights rounded to float16"),
@@ -53,7 +47,7 @@ TOLERANCES: dict[str, Tolerance] = {
     "margin/race": Tolerance(1e-13, 1e-12, "float64 race values; a line in strength has one rounding more"),
     "margin/decision": Tolerance(
         1e-5, 1e-4, "row `forward` through features, evaluator and strength; relative to the logits' RMS"
-    ),  # fmt: skip
+    ),
     "margin/logit": Tolerance(1e-7, 2.4e-7, "adding a bias in float32 can round two logits to one (2 ulp)"),
 }
 
