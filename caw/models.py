@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # GGUF keeps a single end-of-text id, but chat models end turns and texts with different ones
 END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "</s>")
 CACHE_VERSION = 1
+PARTIAL, LEFTOVER_SECONDS = ".partial-", 24 * 3600
 
 
 def load_model(name: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto") -> Any:
@@ -43,14 +45,15 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
     Raises FileNotFoundError, ValueError or OSError in one sentence. A .gguf file is dequantised once and cached
     (`CAW_CACHE`, default ~/.cache/caw); later starts read the cache.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    _require_name(name)
+    device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
     if source.suffix == ".gguf":
         folder, local = _dequantised(source), True
     else:
         folder, local = _folder_or_hub_id(name)
-    with _quiet():
+    with _quiet(), _one_sentence(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
     model = model.to(device).eval().requires_grad_(False)
@@ -65,6 +68,7 @@ def load_tokenizer(name: str | Path) -> Any:
 
     Raises as `load_model` does.
     """
+    _require_name(name)
     source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
     gguf: dict[str, Any] = {}
     if source.suffix == ".gguf":
@@ -75,34 +79,66 @@ def load_tokenizer(name: str | Path) -> Any:
             folder, gguf = str(source.parent), {"gguf_file": source.name}
     else:
         folder, local = _folder_or_hub_id(name)
-    with _quiet():
+    with _quiet(), _one_sentence(name):
         return AutoTokenizer.from_pretrained(folder, local_files_only=local, **gguf)
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device to load to: CUDA if there is one and nothing is asked for.
+
+    Raises ValueError for a device that torch does not know or this machine does not have.
+    """
+    try:
+        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(f"device must be one that torch can use here, got {device!r} ({reason}); use 'cpu'") from error
+    return found
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     """The torch dtype that "auto" or a name stands for on this device."""
-    if isinstance(dtype, torch.dtype):
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
         return dtype
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or _fast_bfloat16() else torch.float32
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {dtype!r}; use 'auto'")
     return DTYPES[dtype]
 
 
 def end_token_ids(model: Any, tokenizer: Any = None) -> set[int]:
     """Every token id that ends a text: the model's own and, given a tokenizer, its well-known end tokens."""
-    found: set[int] = set()
+    # the config only where no generation config says anything: class defaults there name ids of other vocabularies
     sources = [getattr(model, "generation_config", None), model.config.get_text_config(decoder=True)]
-    for source in sources:
-        ids = getattr(source, "eos_token_id", None)
-        found.update([ids] if isinstance(ids, int) else ids or [])
+    own = [getattr(source, "eos_token_id", None) for source in sources]
+    first: Any = next((ids for ids in own if ids is not None), [])
+    found: set[int] = {first} if isinstance(first, int) else set(first)
     if tokenizer is not None:
         found.update(i for i in [tokenizer.eos_token_id] if i is not None)
         special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
         ids_by_token = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
         found.update(i for i in ids_by_token.values() if i is not None and i in special)
     return found
+
+
+def _require_name(name: Any) -> None:
+    if not isinstance(name, (str, Path)):
+        raise TypeError(f"model must be a name or a path, got {type(name).__name__}; pass e.g. {DEMO_MODEL!r}")
+
+
+@contextlib.contextmanager
+def _one_sentence(name: str | Path) -> Iterator[None]:
+    """What transformers has to say about a model it cannot load, shortened to its first line."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(f"could not load the model {str(name)!r}: {reason}; check its name and files") from error
 
 
 def _fast_bfloat16() -> bool:
@@ -124,7 +160,7 @@ def _demo_file() -> Path:
 def _folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
     """(what from_pretrained takes, whether it is local); a path that does not exist is not sent to a hub."""
     text = str(name)
-    if Path(text).is_dir():
+    if text and Path(text).is_dir():
         if not (Path(text) / "config.json").is_file():
             raise FileNotFoundError(
                 f"model folder must hold a config.json, found none in {text}; save_pretrained there"
@@ -143,9 +179,25 @@ def _dequantised(file: Path) -> str:
     """Folder with the float32 model of a .gguf file, made on the first call."""
     target = _cache_folder(file)
     if not (target / "config.json").is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _convert(file, target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _drop_leftovers(target)
+            _convert(file, target)
+        except PermissionError as error:
+            raise PermissionError(
+                f"cannot write the model cache {target.parent}; set CAW_CACHE to a folder you can write"
+            ) from error
     return str(target)
+
+
+def _drop_leftovers(target: Path) -> None:
+    """Remove a target without its config, and what runs that were killed have left."""
+    if target.exists():
+        shutil.rmtree(target, ignore_errors=True)
+    for folder in target.parent.glob(f"{PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cache_folder(file: Path) -> Path:
@@ -170,9 +222,9 @@ def _require_gguf_packages() -> None:
 def _convert(file: Path, target: Path) -> None:
     """Dequantise into a temporary folder and move it in place, so that a killed run leaves no half model."""
     _require_gguf_packages()
-    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
+    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
     try:
-        with _quiet():
+        with _quiet(), _one_sentence(file):
             folder, name = str(file.parent), file.name
             loaded = AutoModelForCausalLM.from_pretrained(
                 folder, gguf_file=name, dtype=torch.float32, local_files_only=True
@@ -187,8 +239,12 @@ def _convert(file: Path, target: Path) -> None:
             model.save_pretrained(work)
             tokenizer.save_pretrained(work)
         (work / "source.json").write_text(json.dumps({"file": file.name, "bytes": file.stat().st_size}))
-        with contextlib.suppress(OSError):  # another process was first: its copy is as good
+        try:
             work.rename(target)
+        except OSError:
+            if not (target / "config.json").is_file():
+                raise
+            # another process was first: its copy is as good
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
