@@ -65,7 +65,9 @@ def build(name: str) -> Any:
     """The float32 model `name`; weights spread so that a wrong mask, window, cap or sink shows in the logits."""
     kind, settings = CONFIGS[name]
     generator = torch.Generator().manual_seed(sum(name.encode()))
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings), dtype=torch.float32).eval()
+    # transformers 5.17 gives a model with a softcap an attention that leaves the cap out
+    own = {"attn_implementation": "eager"} if "attn_logit_softcapping" in settings else {}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings), dtype=torch.float32, **own).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

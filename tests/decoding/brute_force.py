@@ -207,8 +207,8 @@ def agree(actual: list[int], expected: list[int], decisions: BruteForce, prompt:
     assert at >= 0, f"{what}: one list ends before the other: {actual} {expected}"
     decision = decisions.decide(prompt, expected[:at])
     limit = tolerance("margin/decision").peak
-    DIFFERED.append(f"{what}: differs at token {at} ({actual[at]} for {expected[at]}), margin {decision.margin:.2e}")
     assert decision.margin < limit, f"{what}: token {at} is {actual[at]}, expected {expected[at]}; {decision}"
+    DIFFERED.append(f"{what}: differs at token {at} ({actual[at]} for {expected[at]}), margin {decision.margin:.2e}")
     return 1
 
 
