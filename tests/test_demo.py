@@ -202,7 +202,7 @@ def test_the_real_demo(demo_model: Any, tmp_path: Path) -> None:
     # the fixture has made sure that the model is there
     done = subprocess.run(
         [sys.executable, "-m", "caw.cli", "demo", "--html", str(file)],
-        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "160", "HF_HUB_OFFLINE": "1"},
+        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "160", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     verdicts = re.findall(r"<dt>verdict</dt><dd[^>]*>([^<]*)</dd>", file.read_text(encoding="utf-8"))

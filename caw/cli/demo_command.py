@@ -17,7 +17,8 @@ from caw.models import DEMO_MODEL, load_model
 from caw.policies import CapacityPolicy
 from caw.watermarks import KGW
 
-PROMPT = "Write a short letter to a friend about a week in the mountains."
+# chosen by measuring: at this strength the small model still writes sensibly, and 180 tokens are evidence enough
+PROMPT = "Give advice to someone who is moving to a new city."
 KEY = "caw demo"
 
 
@@ -26,10 +27,14 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(help="Longest text.")] = 180,
     html: Annotated[Path | None, typer.Option(help="Write the result as a page of its own, too.")] = None,
     key: opt.Key = None,
-    delta: opt.Delta = None,
-    gamma: opt.Gamma = None,
-    theta: opt.Theta = None,
-    beta: opt.Beta = None,
+    gamma: Annotated[float, typer.Option(help="Green share of the vocabulary.", rich_help_panel=opt.MARK)] = 0.25,
+    delta: Annotated[float, typer.Option(help="Logit bonus of green tokens.", rich_help_panel=opt.MARK)] = 2.5,
+    theta: Annotated[
+        float, typer.Option(help="Leave tokens above this importance unmarked.", rich_help_panel=opt.POLICY)
+    ] = 0.8,
+    beta: Annotated[
+        float, typer.Option(help="Strength where a token has no importance.", rich_help_panel=opt.POLICY)
+    ] = 1.5,
     model: Annotated[
         str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.", rich_help_panel=opt.RUNNING)
     ] = DEMO_MODEL,
@@ -46,7 +51,7 @@ def demo(
 
     - caw demo
     - caw demo --html demo.html
-    - caw demo --prompt "Explain to a child why the sky is blue." --theta 0.8
+    - caw demo --prompt "Tell me about the history of tea." --theta 0.5
     """
     with user_errors():
         watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})
