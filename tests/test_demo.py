@@ -200,10 +200,9 @@ def test_the_real_demo(demo_model: Any, tmp_path: Path) -> None:
     """What README promises of `caw demo`: both marked texts are found, the plain one is not."""
     file = tmp_path / "demo.html"
     # the fixture has made sure that the model is there
-    done = subprocess.run(
-        [sys.executable, "-m", "caw.cli", "demo", "--html", str(file)],
-        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "160", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"},
-    )  # fmt: skip
+    quiet = {"COLUMNS": "160", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+    command = [sys.executable, "-m", "caw.cli", "demo", "--html", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **quiet})
     assert done.returncode == 0, done.stderr
     verdicts = re.findall(r"<dt>verdict</dt><dd[^>]*>([^<]*)</dd>", file.read_text(encoding="utf-8"))
     assert verdicts == ["no watermark found", "watermarked", "watermarked"]
