@@ -39,12 +39,11 @@ def attention_blocks(rows: int, dim: int, dtype: torch.dtype) -> AttentionBlocks
         warps, stages = (4, 2) if block_d <= 128 else (8, 3)
         return AttentionBlocks(16, block_n, block_d, warps, stages, can_finish=block_d <= 128)
     block_m = min(max(next_power_of_2(rows), 16), 64)
-    # a tile of 64 rows spills with four warps on compute capabilities 8.0 and 10.0: twice the warps halve the registers
-    num_warps = 8 if block_m == 64 and block_d > 64 else 4
-    # [32, 80 or 96], padded to 128, spills 8 bytes with three stages
-    deep = block_d <= 128 and (dim == block_d or block_m != 32)
-    block_n = 64 if block_d <= 128 else 32
-    return AttentionBlocks(block_m, block_n, block_d, num_warps, 3 if deep else 2, can_finish=block_d <= 128)
+    # with four warps tiles of 32 and 64 rows sit at the edge of spilling (64 beyond it on compute capabilities 8.0 and
+    # 10.0); twice the warps halve the registers of each
+    wide = (block_d == 128 and block_m >= 32) or block_m * block_d == 64 * 256
+    num_warps, num_stages = 8 if wide else 4, 3 if block_d <= 128 else 2
+    return AttentionBlocks(block_m, 64 if block_d <= 128 else 32, block_d, num_warps, num_stages, block_d <= 128)
 
 
 def num_splits(batch: int, kv_heads: int, m_blocks: int, size: int, block_n: int) -> int:

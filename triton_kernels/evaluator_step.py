@@ -162,7 +162,7 @@ def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta
     batch, hidden = probs[0].shape[0], weights[2].shape[0]
     block_h = max(triton.next_power_of_2(hidden), 16)
     # weights held at a time: 32 registers a thread at 16 warps; wider networks spill with that many
-    tile = 16384 if block_h <= 128 else 4096
+    tile = 16384 if block_h <= 128 else 8192
     rungs = ladder[0].shape[1] if ladder else 1
     names = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "b3", "candidates", "needs", "counts", "pending",
              "pending_strength", "pending_capacity", "capacity", "strength", "choice")  # fmt: skip
