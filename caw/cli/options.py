@@ -11,7 +11,7 @@ import torch
 import typer
 
 from caw.evaluator.network import shipped
-from caw.models import DTYPES
+from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
@@ -139,16 +139,8 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
     return described
 
 
-def prepare_device(device: str | None, threads: int | None) -> str | None:
-    """Check --device and set the number of CPU threads of this process."""
+def prepare_device(device: str | None, threads: int | None) -> str:
+    """Check --device before anything is loaded, and set the number of CPU threads of this process."""
     if threads is not None:
         torch.set_num_threads(threads)
-    if device is None:
-        return None
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ValueError(f"device must be like cpu, cuda or cuda:1, got {device!r}; leave it out") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device} needs a CUDA GPU and a CUDA build of PyTorch, found none; use --device cpu")
-    return device
+    return str(resolve_device(device))

@@ -121,38 +121,39 @@ def causal_attention(
             query, key, value, is_causal=tokens > 1, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
         )
     group = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    key, value = (x.float().repeat_interleave(group, 1) for x in (key, value))
     blocks = []
     for start in range(0, tokens, EAGER_BLOCK):
-        rows = torch.arange(start, min(start + EAGER_BLOCK, tokens), device=query.device)
-        blocks.append(_eager_block(query[:, :, rows], rows, key, value, scale, window, softcap, sinks))
+        end = min(start + EAGER_BLOCK, tokens)
+        first = 0 if window is None else max(0, start - window + 1)  # no row of the block sees what lies before
+        distance = torch.arange(start, end, device=query.device)[:, None] - torch.arange(
+            first, end, device=query.device
+        )
+        hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
+        seen = key[:, :, first:end], value[:, :, first:end]
+        blocks.append(_eager_block(query[:, :, start:end], *seen, hidden, scale, softcap, sinks))
     return torch.cat(blocks, dim=2)
 
 
 def _eager_block(
     query: torch.Tensor,
-    rows: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    hidden: torch.Tensor,
     scale: float,
-    window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention of query rows at positions `rows` over all keys, scores in float32."""
-    scores = (query.float() @ key.float().transpose(2, 3)) * scale
+    """Attention of some query rows over float32 keys, where hidden [rows, keys] is false; scores in float32."""
+    scores = (query.float() @ key.transpose(2, 3)) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    position = torch.arange(key.shape[2], device=query.device)
-    hidden = position[None] > rows[:, None]
-    if window is not None:
-        hidden = hidden | (position[None] <= rows[:, None] - window)
     scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         sink = sinks.float().view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
         scores = torch.cat([scores, sink], dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]]
-    return (weights @ value.float()).to(query.dtype)
+    return (weights @ value).to(query.dtype)
 
 
 class caw_attention:

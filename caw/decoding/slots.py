@@ -65,7 +65,7 @@ class Decoder:
         kernels = kernels or ops.dispatched()
         if watermark is not None:
             watermark.check_strength(policy.max_strength)
-        self.device = model.get_input_embeddings().weight.device
+        self.device = model_device(model)
         slots = candidate_slots(watermark, policy, settings)
         self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings), kernels)
         self.keep_rows = keep_rows
@@ -75,9 +75,8 @@ class Decoder:
         self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels)
         self.history = history_needed(policy)
         window = watermark.window if watermark is not None else 0
-        self.state = DecodeState.empty(
-            batch, vocabulary_size(model), self.history, window, settings.max_new_tokens, self.device
-        )
+        room = min(settings.max_new_tokens, capacity)  # a generous maximum costs no memory
+        self.state = DecodeState.empty(batch, vocabulary_size(model), self.history, window, room, self.device)
         self.slots: list[ActiveSequence | None] = [None] * batch
 
     @property
@@ -177,6 +176,14 @@ def history_needed(policy: Policy) -> int:
         return 0
     policy.network.spec.check_decodable()
     return policy.network.spec.previous
+
+
+def model_device(model: Any) -> torch.device:
+    """The device of all of a model's parameters; ValueError if they are spread over several."""
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise ValueError(f"the model must be on one device, found {', '.join(devices)}; load it without a device map")
+    return torch.device(devices[0])
 
 
 def vocabulary_size(model: Any) -> int:

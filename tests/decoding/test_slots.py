@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -130,3 +131,29 @@ def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
 
 def test_vocabulary_is_the_width_of_the_logits(model: Any) -> None:
     assert vocabulary_size(model) == model(torch.tensor([[5]])).logits.shape[-1]
+
+
+def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
+    decoder = Decoder(llama, caw.EXP(key=1), caw.FixedStrength(1.0), DecodeSettings(max_new_tokens=1 << 24), 2, 40)
+    assert decoder.state.padded_tokens.shape == (2, 4 + 40)
+
+
+def test_a_model_on_several_devices_is_refused() -> None:
+    model = copy.deepcopy(build("llama"))
+    model.model.layers[1].to("meta")
+    with pytest.raises(ValueError, match="must be on one device, found cpu, meta; load it without a device map"):
+        run(model, RAGGED)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "gpt_oss"])
+def test_half_precision_decodes(name: str, dtype: torch.dtype) -> None:
+    """Equal tokens are claimed for float32 only; here every part of a step has to take the dtype."""
+    model = copy.deepcopy(build(name)).to(dtype)
+    for branching in ("tree", "sequential", "batch"):
+        done = run(model, RAGGED, caw.EXP(key=3, top_k=20), policy_of(build(name)), branching=branching, slots=2)
+        assert all(len(tokens) == 12 for tokens in done.tokens)
+        assert done.changed > 0
+    plain = run(model, RAGGED, max_new_tokens=1).tokens
+    own = [[int(model(torch.tensor([ids])).logits[0, -1].argmax())] for ids in RAGGED]
+    assert sum(a == b for a, b in zip(plain, own, strict=True)) >= 3
