@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch.nn.functional import dropout
 
 from caw.evaluator.features import FeatureSpec
@@ -65,7 +65,9 @@ class Evaluator(torch.nn.Module):
             "hidden": str(self.hidden),
             "provenance": json.dumps(self.provenance),
         }
-        save_file({k: v.contiguous().float() for k, v in self.state_dict().items()}, str(path), metadata)
+        tensors = {k: v.detach().cpu().contiguous().float() for k, v in self.state_dict().items()}
+        # safetensors' save_file makes a file that only its owner may read, whatever the umask: no good in a package
+        Path(path).write_bytes(save(tensors, metadata))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Evaluator:
