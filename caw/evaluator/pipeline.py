@@ -48,7 +48,7 @@ def train_evaluator(
         model_name: what `caw.load_model` takes.
         labels_path, data_dir: label file and the folder with its texts; see `labels`.
         output_path: ends in .safetensors; its folder must exist.
-        spec: features; None = window (1, 1) with the transform that has the greatest validation AUROC.
+        spec: features; None = window (1, 1) with the transform that `choose_transform` finds best on validation.
         template, prefix: the prompt before each reference; see `labels.encode`.
         positions_folder: where the model's records are kept; a complete folder made from the same model, labels and
             prompt is used instead of running the model. None = a temporary one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -93,13 +95,28 @@ def test_train_on_positions(tmp_path, signal, low, high):
     assert interval[0] <= capacity["auroc"] <= interval[1]
 
 
-def test_choose_transform_goes_by_validation(tmp_path):
+def test_choose_transform_goes_by_the_mean_of_seeds(tmp_path):
     positions = made_up_positions(tmp_path, documents=40, tokens=20)
     specs = [FeatureSpec(previous=0, next=0, k=5, transform=t) for t in ("raw", "log", "gap")]
-    evaluator, measured = choose_transform(positions, specs, QUICK)
-    assert list(measured["choice"]) == ["raw", "log", "gap"]
-    assert measured["choice"][evaluator.spec.transform] == max(measured["choice"].values())
-    assert measured["validation_auroc"] == max(measured["choice"].values())
+    evaluator, measured = choose_transform(positions, specs, QUICK, seeds=2)
+    choice = measured["choice"]
+    assert list(choice) == ["raw", "log", "gap"] and all(len(aurocs) == 2 for aurocs in choice.values())
+    chosen = choice[evaluator.spec.transform]
+    assert sum(chosen) == max(sum(aurocs) for aurocs in choice.values())
+    assert measured["validation_auroc"] == max(chosen)
+    seed = measured["settings"]["seed"]
+    assert chosen[seed - QUICK.seed] == max(chosen)
+    alone, again = train(positions, evaluator.spec, replace(QUICK, seed=seed))
+    assert again["validation_auroc"] == max(chosen)
+    for a, b in zip(evaluator.weights(), alone.weights(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_choose_transform_prefers_the_first_of_equals(tmp_path):
+    positions = made_up_positions(tmp_path, documents=40, tokens=20)
+    spec = FeatureSpec(previous=0, next=0, k=5)
+    _, one = choose_transform(positions, [spec, spec], QUICK, seeds=1)
+    assert one["settings"]["seed"] == QUICK.seed
 
 
 def test_a_model_that_never_agrees_is_measured_on_all_tokens(tmp_path):

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from caw.evaluator import Evaluator, check_model, shipped
+from caw.evaluator.labels import read_labels
+from caw.evaluator.metrics import auroc
 from caw.evaluator.network import WEIGHTS_FOLDER
+from caw.evaluator.positions import part_of
+from caw.evaluator.teacher import record_positions
+from caw.evaluator.train import predict
 
 NAMES = shipped()
 # AUROC of 20 of the 109 test documents drawn at random has standard deviation 0.012 around the figure of all; times 4
@@ -54,6 +60,22 @@ def test_transform_was_chosen_on_validation():
     evaluator = Evaluator.load("smollm2-135m")
     metrics = evaluator.provenance["metrics"]
     aurocs = metrics["choice"]
-    assert aurocs[evaluator.spec.transform] == max(aurocs.values()) == metrics["validation_auroc"]
-    assert min(aurocs["log"], aurocs["gap"]) > aurocs["raw"]  # the paper's raw probabilities lose
-    assert Evaluator.load("smollm2-135m-raw").provenance["metrics"]["validation_auroc"] == aurocs["raw"]
+    chosen = aurocs[evaluator.spec.transform]
+    assert sum(chosen) == max(sum(of_seeds) for of_seeds in aurocs.values())
+    assert metrics["validation_auroc"] == max(chosen)
+    assert min(chosen) > max(aurocs["raw"])  # the paper's raw probabilities lose, whatever the seed
+    assert Evaluator.load("smollm2-135m-raw").provenance["metrics"]["validation_auroc"] in aurocs["raw"]
+
+
+@pytest.mark.slow
+def test_held_out_figures_can_be_had_again(demo, data_dir, tmp_path):
+    texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
+    held_out = [t for t in texts if part_of(t.name) == "test"][:20]
+    positions = record_positions(*demo, held_out, tmp_path, progress=False)
+    for name in ("smollm2-135m", "smollm2-135m-raw"):
+        evaluator = Evaluator.load(name)
+        capacity = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions))))
+        stated = evaluator.provenance["metrics"]["evaluators"]["capacity"]["auroc"]
+        assert abs(auroc(positions.key, capacity) - stated) < INTERVAL
+        baseline = auroc(positions.key, positions.baselines()["entropy"])
+        assert auroc(positions.key, capacity) > baseline + 0.1
