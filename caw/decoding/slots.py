@@ -64,6 +64,7 @@ class Decoder:
         config = check_model(model)
         kernels = kernels or ops.dispatched()
         if watermark is not None:
+            watermark = watermark.with_vocabulary(vocabulary_size(model))
             watermark.check_strength(policy.max_strength)
         self.device = model_device(model)
         slots = candidate_slots(watermark, policy, settings)
@@ -120,6 +121,8 @@ class Decoder:
         logits, records = prefill(self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history)
         rows = torch.tensor(free, device=self.device)
         self.state.start(rows, logits, records, torch.tensor([streams[i] for i in chosen], device=self.device))
+        if self.stepper.watermark is not None and self.stepper.watermark.reads_prompt:
+            self.state.set_prompts(rows, [prompts[i] for i in chosen])
         for row, index in zip(free, chosen, strict=True):
             self.slots[row] = ActiveSequence(index, budgets[index])
 

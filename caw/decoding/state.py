@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,8 @@ class DecodeState:
 
     logits: float32 [B, V], l_i, the model's own for the next position.
     current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
-    padded_tokens: int64 [B, W + max_new_tokens]; W leading -1, then the generated tokens, -1 beyond.
+    padded_tokens: int64 [B, W + max_new_tokens]; W leading -1 (or the prompt's last tokens, for watermarks that read
+        them), then the generated tokens, -1 beyond.
     counts: int64 [B], tokens generated. active: bool [B]. streams: int64 [B, 2], see `sampling`.
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
@@ -75,6 +77,14 @@ class DecodeState:
             kept.write(rows, record)
         self.padded_tokens[rows], self.counts[rows], self.active[rows] = MISSING, 0, True
         self.streams[rows], self.pending[rows] = streams, MISSING
+
+    def set_prompts(self, rows: torch.Tensor, prompts: Sequence[Sequence[int]]) -> None:
+        """Let the last W tokens of the prompts be the context of what `rows` (int64 [R]) generate; after `start`."""
+        tails = [[MISSING] * self.window + list(prompt) for prompt in prompts]
+        tails = [tail[len(tail) - self.window :] for tail in tails]
+        self.padded_tokens[rows, : self.window] = torch.tensor(
+            tails, dtype=torch.int64, device=self.padded_tokens.device
+        ).reshape(len(tails), self.window)
 
     def emit(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Append tokens int64 [B] where emitted (bool [B])."""

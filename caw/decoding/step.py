@@ -90,7 +90,7 @@ class Stepper:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
-        ladder = self._watermark_ladder(Position(record, race, scores, context))
+        ladder = self._watermark_ladder(Position(record, race, scores, context, warped))
         if self.watermark.deduplicates:
             return ladder.only_original(state.context_repeats(context))
         return ladder

@@ -63,7 +63,8 @@ class Detector:
         watermark: KGW, Unigram or EXP with the key and parameters of generation (delta, top_k, strength are not used).
         fpr: share of unmarked texts that may be called watermarked, in (0, 1).
         mode: "exact" counts evidence once, which makes p-values valid; "compat" counts as the other system of the
-            watermark's format does (for the native formats: EXP the same, KGW and Unigram every token).
+            watermark's format does, and gives its numbers: the native formats the exact tail (EXP counts the same,
+            KGW and Unigram every token), the foreign green lists the z-score and its normal tail.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -79,6 +80,7 @@ class Detector:
                 f"watermark must be a KGW, Unigram or EXP, got {type(self.watermark).__name__}; "
                 "pass the one that marked the text, e.g. caw.KGW(key=...)"
             )
+        self.watermark.check_readable()
         require_number("fpr", self.fpr, 0, 1, closed=False)
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be 'exact' or 'compat', got {self.mode!r}; use mode='exact'")
@@ -102,12 +104,12 @@ class Detector:
         lengths = np.array([len(text) for text in texts])
         owner = np.repeat(np.arange(len(texts)), lengths)
         values, evidence, counted = self._score_stream(texts)
-        if self._counts_once:
+        if evidence is not None:
             counted &= first_occurrences(owner, evidence, counted)
         # bincount adds in order: a text's sum does not depend on the texts around it
         scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))
         counts = np.bincount(owner[counted], minlength=len(texts))
-        nulls = tails(self.watermark, scores, counts)
+        nulls = tails(self.watermark, scores, counts, self.mode)
         per_token = values.astype(object)
         per_token[~counted] = None
         ends = np.cumsum(lengths)
@@ -123,18 +125,21 @@ class Detector:
             for i, (text, end) in enumerate(zip(texts, ends, strict=True))
         ]
 
-    @property
-    def _counts_once(self) -> bool:
-        # vLLM, the other system of EXP's native format, counts each context once as well
-        return self.mode == "exact" or self.watermark.null == "gamma"
+    def _score_stream(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """(values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in order.
 
-    def _score_stream(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(values float64 [N], evidence int64 [N, E], scored bool [N]) of the N tokens of all texts, in order."""
+        Evidence is what counts once; None = everything counts.
+        """
         gap = np.full(self.watermark.window, MISSING, dtype=np.int64)
         stream = np.concatenate([part for text in texts for part in (gap, text)])
         real = stream != MISSING
         scores = self.watermark.score_tokens(torch.from_numpy(stream))
-        return scores.values.numpy()[real], scores.evidence.numpy()[real], scores.scored.numpy()[real]
+        evidence, counted = scores.compat_evidence, scores.scored
+        if self.mode == "exact":
+            evidence = scores.evidence
+            counted = counted if scores.keyless is None else counted & ~scores.keyless
+        once = None if evidence is None else evidence.numpy()[real]
+        return scores.values.numpy()[real], once, counted.numpy()[real]
 
     def _result(
         self, text: np.ndarray, token_scores: tuple[float | None, ...], score: float, count: int, z: float, p: float

@@ -48,9 +48,21 @@ def gamma_tails(sums: np.ndarray, counts: np.ndarray) -> Tails:
     return Tails((sums - counts) / np.sqrt(np.maximum(counts, 1)), np.where(counts > 0, tail, 1.0))
 
 
-def tails(watermark: Watermark, scores: np.ndarray, counts: np.ndarray) -> Tails:
+def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
+    """What other systems report of green lists: the z-score and its normal tail (1 where nothing counted).
+
+    transformers 5.17 printed 1 - (1 + sign(z) (1 - exp(-2 z^2 / pi))) / 2 instead, which is no tail of its z.
+    """
+    counts = np.asarray(counts, dtype=np.float64)
+    z = (hits - counts * gamma) / np.sqrt(np.maximum(counts, 1) * gamma * (1 - gamma))
+    return Tails(z, np.where(counts > 0, special.ndtr(-z), 1.0))
+
+
+def tails(watermark: Watermark, scores: np.ndarray, counts: np.ndarray, mode: str = "exact") -> Tails:
     """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N]."""
     if isinstance(watermark, GreenList):
+        if mode == "compat" and watermark.reads_prompt:
+            return normal_tails(scores, counts, watermark.gamma)
         return binomial_tails(scores, counts, watermark.green_fraction)
     return gamma_tails(scores, counts)
 

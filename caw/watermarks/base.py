@@ -1,7 +1,7 @@
 """What every watermark is: a key, a ladder of candidates for the next token, and a score for each token of a text.
 
 A watermark knows nothing of models. Its context is made of generated tokens only (missing ones are -1), so that a
-detector needs the text alone.
+detector needs the text alone; the formats of other systems read the prompt too, and their detectors skip what needs it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ class Position:
     record: top-K of the logits the choice is made from (perturbed by the sampling noise when sampling).
     race_values: float32 [B, K], the unperturbed warped logits of record.ids; record.values when decoding greedily.
     scores: float32 [B, V], the whole rows behind `record`; read only when the record holds no green token.
-    context: int64 [B, W], the last W generated tokens, oldest first, -1 where there are none.
+    context: int64 [B, W], the last W tokens, oldest first, -1 where there are none: generated ones, and those of the
+        prompt before them if the watermark reads the prompt.
+    warped: float32 [B, V], `scores` without the sampling noise; None = there is none.
     """
 
     record: Record
     race_values: torch.Tensor
     scores: torch.Tensor
     context: torch.Tensor
+    warped: torch.Tensor | None = None
 
 
 @dataclass
@@ -44,11 +47,15 @@ class TokenScores:
     values: float64 [n]; 0/1 for green lists, -log(1 - u) for races. Meaningless where `scored` is false.
     evidence: int64 [n, E]; tokens with equal rows hold the same evidence, which may count only once.
     scored: bool [n]; false where the format cannot score the token (foreign formats skip their first ones).
+    keyless: bool [n] or None; true where the score does not depend on the key, so that it is no evidence.
+    compat_evidence: int64 [n, E'] or None; what the other system of the format counts once, None = it counts all.
     """
 
     values: torch.Tensor
     evidence: torch.Tensor
     scored: torch.Tensor
+    keyless: torch.Tensor | None = None
+    compat_evidence: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,19 @@ class Watermark(ABC):
     def native(self) -> Native | None:
         """Parameters of the compiled ops; None where only PyTorch code knows the format."""
         return None
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether the prompt's last tokens are the context of the first generated ones."""
+        return False
+
+    def with_vocabulary(self, vocab_size: int) -> Watermark:
+        """This watermark for a model of `vocab_size` logits; the same object where the format does not ask."""
+        return self
+
+    def check_readable(self) -> None:
+        """Raise ValueError if texts cannot be scored with the parameters given."""
+        return
 
     @abstractmethod
     def validate(self) -> None:

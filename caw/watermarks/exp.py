@@ -93,10 +93,13 @@ class EXP(Watermark):
         found = self.native_scores(ids)
         if found is None:
             return self.score_tokens_ref(ids)
-        return TokenScores(found[0], self.contexts(ids), torch.ones_like(ids, dtype=torch.bool))
+        contexts = self.contexts(ids)
+        # vLLM, the other system of this format, counts each context once as well
+        return TokenScores(found[0], contexts, torch.ones_like(ids, dtype=torch.bool), compat_evidence=contexts)
 
     def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
         """The same in plain PyTorch."""
         contexts = self.contexts(ids)
         u = prf.uniform(prf.context_words(self.secret, contexts, ids[:, None])[:, 0])
-        return TokenScores(values=-torch.log1p(-u), evidence=contexts, scored=torch.ones_like(ids, dtype=torch.bool))
+        every = torch.ones_like(ids, dtype=torch.bool)
+        return TokenScores(values=-torch.log1p(-u), evidence=contexts, scored=every, compat_evidence=contexts)

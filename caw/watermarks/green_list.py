@@ -45,7 +45,7 @@ class GreenList(Watermark):
     def validate(self) -> None:
         require_number("gamma", self.gamma, 0, 1, closed=False)
         require_number("delta", self.delta, 0, MAX_DELTA, closed=True)
-        if not 0 < self.green_fraction < 1:
+        if not 0 < prf.green_threshold(self.gamma) < 1 << prf.UNIFORM_BITS:
             raise ValueError(f"gamma must leave both lists non-empty in steps of 2**-24, got {self.gamma!r}; use 0.25")
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:

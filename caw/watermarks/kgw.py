@@ -10,51 +10,55 @@ Native format, under the key derived for domain `caw/kgw` (see `prf`), word = PR
 
 The pair of the candidate with itself is left out of the minimum: with it, a share of all tests would depend on the
 token alone and repeat all through a text. What counts as evidence once is (context, token), for selfhash (seed, token).
+
+Formats of other systems: `formats.rules`. What counts as evidence once there is (seed of the list, token).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
 from caw.watermarks import prf
-from caw.watermarks.base import Native, TokenScores, require_format, require_int
-from caw.watermarks.green_list import GreenList
+from caw.watermarks.base import Native, Position, TokenScores, require_format, require_int
+from caw.watermarks.foreign_list import ForeignGreenList
+from caw.watermarks.formats import FOREIGN, find_rule
+from caw.watermarks.ladder import Ladder
 
 DOMAIN = b"caw/kgw"
 DEFAULT_WIDTH = {"lefthash": 1, "selfhash": 4}
 MAX_WIDTH = 16
+NGRAMS_ONCE = ("lm-watermarking", "sbw")  # their detectors count each n-gram of a text once
 
 
 @dataclass(frozen=True)
-class KGW(GreenList):
+class KGW(ForeignGreenList):
     """Green lists that change with the tokens before.
 
     Args:
         key: int below 2^64, text or bytes.
         gamma: green share of the vocabulary, in (0, 1).
         delta: logit bonus of green tokens at strength 1.
-        seeding: "lefthash" or "selfhash".
-        context_width: tokens in the hashed window, the candidate included for selfhash; None = 1 / 4.
-        format: "native".
-        vocab_size: only foreign formats need it.
+        seeding: "lefthash" or "selfhash"; foreign formats have more, see `formats.rules`.
+        context_width: tokens in the hashed window, the candidate included for selfhash; None = 1 / 4, or the
+            format's own.
+        format: "native", "transformers", "markllm", "lm-watermarking" or "sbw".
+        vocab_size: width of a foreign format's lists: that of the model's logits. `generate` fills it in.
 
     Raises TypeError or ValueError naming the argument.
     """
-
-    seeding: Literal["lefthash", "selfhash"] = "lefthash"
-    context_width: int | None = None
-    format: str = "native"
-    vocab_size: int | None = None
 
     name: ClassVar[str] = "kgw"
 
     def validate(self) -> None:
         super().validate()
-        require_format(self.format, ("native",))
+        require_format(self.format, ("native", *FOREIGN))
+        if self.format != "native":
+            self.validate_foreign(find_rule(self.format, self.seeding))
+            return
         if self.seeding not in DEFAULT_WIDTH:
             raise ValueError(f"seeding must be 'lefthash' or 'selfhash', got {self.seeding!r}; use 'lefthash'")
         if self.context_width is None:
@@ -64,22 +68,33 @@ class KGW(GreenList):
     @property
     def window(self) -> int:
         assert self.context_width is not None
-        return self.context_width - (self.seeding == "selfhash")
+        return self.context_width - (self.format == "native" and self.seeding == "selfhash")
 
     @property
     def native(self) -> Native | None:
+        if self.format != "native":
+            return None
         return Native(int(self.seeding == "selfhash"), self._list_key, prf.green_threshold(self.gamma))
 
     @cached_property
     def _list_key(self) -> int:
         return prf.derive_key(self.secret, DOMAIN)
 
+    def ladder(self, position: Position, max_strength: float) -> Ladder:
+        if self.format != "native" and self.lists.rule.tested:
+            return self.tested_ladder(position, max_strength)
+        return super().ladder(position, max_strength)
+
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        if self.format != "native":
+            return self.lists.green(context, tokens)
         if self.seeding == "lefthash":
             return prf.green(prf.context_words(self._list_key, context, tokens), self.gamma)
         return self._selfhash_green(self._seeds(context, tokens), tokens)
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        if self.format != "native":
+            return self.lists.green_vocabulary(context, vocab_size)
         if self.seeding == "lefthash":
             return prf.green(prf.vocabulary_words(self._list_key, context, vocab_size), self.gamma)
         seeds = prf.vocabulary_words(self._list_key, context[:, :1], vocab_size)
@@ -97,6 +112,8 @@ class KGW(GreenList):
 
     def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
         """The same in plain PyTorch."""
+        if self.format != "native":
+            return self.lists.score(self.contexts(ids), ids, ngrams_once=self.format in NGRAMS_ONCE)
         contexts, tokens = self.contexts(ids), ids[:, None]
         seed = contexts if self.seeding == "lefthash" else self._seeds(contexts, tokens)
         return TokenScores(

@@ -49,7 +49,7 @@ def original_only(token: torch.Tensor, width: int, rule: Rule, full: float) -> L
     """A ladder whose only candidate is `token` [B], `width` columns wide."""
     batch = token.shape[0]
     return Ladder(
-        candidates=token[:, None].expand(batch, width).contiguous(),
+        candidates=token[:, None].repeat(1, width),  # never a view: the record it is from changes in place
         needs=torch.zeros(batch, width, device=token.device),
         counts=torch.ones_like(token),
         rule=rule,

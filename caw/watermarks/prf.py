@@ -64,7 +64,7 @@ def token_word(key: int, state: Words, token: Any) -> Any:
     """The 32-bit word of `token` under an absorbed context; shapes broadcast."""
     token = token & MASK
     words = philox4x32((token >> 2, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN)
-    return _pick(words, token & 3)
+    return pick(words, token & 3)
 
 
 def context_words(key: int, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,8 @@ def vocabulary_words(key: int, contexts: torch.Tensor, vocab_size: int) -> torch
     return stacked.flatten(1)[:, :vocab_size]
 
 
-def _pick(words: Words, index: Any) -> Any:
+def pick(words: Words, index: Any) -> Any:
+    """words[index] for an index 0..3, elementwise."""
     if isinstance(index, torch.Tensor):
         out = torch.where(index == 1, words[1], words[0])
         return torch.where(index == 3, words[3], torch.where(index == 2, words[2], out))

@@ -1,0 +1,74 @@
+"""SBW (stateless Bernoulli watermarking, PyPI packages `sbw` and `vllm-sbw` 1.0.0): Philox instead of lists.
+
+    green iff (word & 0x7fffffff) < int(gamma * 0x7fffffff)
+    word = Philox4x32-10(counter (token >> 2, 0, 0, 0), key = low and high 32 bits of the seed)[token & 3]
+
+Its schemes are lm-watermarking's on wrapping int64 with Bob Jenkins' 32-bit integer hash (its "gpu-" names, which the
+vLLM plug-in uses by default; the names without "gpu-" draw torch lists and are lm-watermarking's). Contexts that reach
+before the prompt are filled with token 0. It is read and written here from that description; gamma is 0.5 there.
+
+The package's detector compares (word & 0x7fffffff) * 2^-31 in float32 with gamma, its generator the integers: they
+differ for about one word in 2^24, where the generator's rule holds here.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from caw.watermarks import prf
+
+LOW31 = 0x7FFFFFFF
+
+
+def hashint(values: torch.Tensor) -> torch.Tensor:
+    """Jenkins' integer hash of values + 1 in signed 32-bit arithmetic, as int64 (may be negative)."""
+    i = (values + 1).to(torch.int32)
+    i = i - (i << 6)
+    i = i ^ (i >> 17)
+    i = i - (i << 9)
+    i = i ^ (i << 4)
+    i = i - (i << 3)
+    i = i ^ (i << 10)
+    i = i ^ (i >> 15)
+    return i.to(torch.int64)
+
+
+def additive(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """key * sum, wrapping int64."""
+    return key * context.sum(dim=1, keepdim=True)
+
+
+def minhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """min hashint(key * x)."""
+    return hashint(key * context).amin(dim=1, keepdim=True)
+
+
+def skipgram(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """hashint(key * oldest token)."""
+    return hashint(key * context[:, :1])
+
+
+def selfhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Smallest key * hashint(x) * hashint(token) over x in the window and the token itself, wrapping int64."""
+    anchor = hashint(tokens)
+    best = key * anchor * anchor
+    for column in hashint(context).unbind(1):
+        best = torch.minimum(best, key * column[:, None] * anchor)
+    return best
+
+
+def threshold(gamma: float) -> int:
+    return int(gamma * LOW31)
+
+
+def green_fraction(gamma: float) -> float:
+    """Probability that 31 uniform bits fall below the threshold."""
+    return threshold(gamma) / (LOW31 + 1)
+
+
+def green(seeds: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Whether tokens are green under 64-bit seeds (int64, shapes broadcast) -> bool."""
+    tokens = tokens.clamp_min(0)
+    counter = (tokens >> 2, torch.zeros_like(tokens), torch.zeros_like(tokens), torch.zeros_like(tokens))
+    words = prf.philox4x32(counter, seeds & prf.MASK, (seeds >> 32) & prf.MASK)
+    return (prf.pick(words, tokens & 3) & LOW31) < threshold(gamma)

@@ -1,0 +1,123 @@
+"""How other systems turn a context into the seed of a list. Every function works on whole batches of integers.
+
+Systems compute partly in Python's unbounded integers and partly in wrapping int64, then call manual_seed(s mod
+(2^64 - 1)) (transformers, lm-watermarking) or manual_seed(s) (MarkLLM); torch's CPU generator reads the low 32 bits.
+Which happens where decides the seed, negative products above all: they win every minimum, and their remainder is one
+less than their two's complement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+
+MASK = 0xFFFFFFFF
+MODULUS = (1 << 64) - 1
+TABLE_SIZE = 1_000_003
+HASHINT_SEED = 2971215073  # lm-watermarking's fixed table
+INT64_END = 1 << 63
+
+
+def low_bits_of_remainder(products: torch.Tensor) -> torch.Tensor:
+    """Low 32 bits of s mod (2^64 - 1) for s held in (possibly wrapped) int64."""
+    return (products - (products < 0).long()) & MASK
+
+
+def key_times(key: int, values: torch.Tensor, modulus: int | None = MODULUS) -> torch.Tensor:
+    """Low 32 bits of (key * value) mod `modulus` in unbounded integers; values int64, any shape."""
+    bound = int(values.abs().max()) if values.numel() else 0
+    if key * bound < INT64_END:
+        return low_bits_of_remainder(key * values) if modulus is not None else (key * values) & MASK
+    unique, inverse = torch.unique(values, return_inverse=True)
+    products = [key * v for v in unique.tolist()]
+    seeds = [(p % modulus if modulus is not None else p) & MASK for p in products]
+    return torch.tensor(seeds, dtype=torch.int64, device=values.device)[inverse].reshape(values.shape)
+
+
+@lru_cache(maxsize=8)
+def permutation_table(seed: int, size: int) -> torch.Tensor:
+    """torch.randperm(size) of the CPU generator after manual_seed(seed); int64 [size]."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+
+
+def hashint(values: torch.Tensor, seed: int) -> torch.Tensor:
+    """table[x mod 1,000,003] + 1 with the table of `seed`; the remainder is never negative."""
+    table = permutation_table(seed & MASK, TABLE_SIZE).to(values.device)
+    return table[torch.remainder(values, TABLE_SIZE)] + 1
+
+
+def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table_seed: int) -> torch.Tensor:
+    """Smallest key * hashint(x) * hashint(token), x in window [B, W] or the token itself; wrapping int64 [B, N]."""
+    anchor = hashint(tokens, table_seed)
+    others = hashint(window, table_seed)
+    best = key * anchor * anchor
+    for column in others.unbind(1):
+        best = torch.minimum(best, key * column[:, None] * anchor)
+    return best
+
+
+def product_mod(context: torch.Tensor, modulus: int) -> torch.Tensor:
+    """Product of each row of context int64 [B, W] modulo `modulus` (below 2^31), int64 [B]."""
+    out = torch.ones_like(context[:, 0])
+    for column in context.unbind(1):
+        out = out * column % modulus
+    return out
+
+
+Seeds = Callable[[int, int, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(key, vocab_size, context [B, width], tokens [B, N]) -> 32-bit seeds int64 [B, N] or [B, 1]."""
+
+
+def transformers_lefthash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """key * last token, whatever the context's width (transformers `WatermarkLogitsProcessor.set_seed`)."""
+    return key_times(key, context[:, -1:])
+
+
+def transformers_selfhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Anchored minimum with the table that the key itself seeds (transformers `set_seed`, "selfhash")."""
+    return low_bits_of_remainder(anchored_minimum(key, context, tokens, key))
+
+
+def additive(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """key * sum (lm-watermarking `additive_prf`; "simple_1" and "lefthash" are its width 1)."""
+    return key_times(key, context.sum(dim=1, keepdim=True))
+
+
+def minhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """min hashint(key * x) (lm-watermarking `minhash_prf`)."""
+    return hashint(key * context, HASHINT_SEED).amin(dim=1, keepdim=True) & MASK
+
+
+def skipgram(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """hashint(key * oldest token) (lm-watermarking `skipgram_prf`)."""
+    return hashint(key * context[:, :1], HASHINT_SEED) & MASK
+
+
+def minhash_selfhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Anchored minimum with the fixed table (lm-watermarking `anchored_minhash_prf`, "selfhash")."""
+    return low_bits_of_remainder(anchored_minimum(key, context, tokens, HASHINT_SEED))
+
+
+def markllm_kgw(reduce: str) -> Seeds:
+    """(key * f) mod V with f = prf[product, sum or oldest of the context] or the least prf of it (MarkLLM KGW)."""
+
+    def seeds(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        prf = permutation_table(key & MASK, vocab_size).to(context.device)
+        if reduce == "time":
+            f = prf[product_mod(context, vocab_size)]
+        elif reduce == "additive":
+            f = prf[context.sum(dim=1) % vocab_size]
+        elif reduce == "skip":
+            f = prf[context[:, 0] % vocab_size]
+        else:
+            f = prf[context % vocab_size].amin(dim=1)
+        return ((key % vocab_size) * f % vocab_size)[:, None]
+
+    return seeds
+
+
+def markllm_product(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """key * (product of the context mod V) (MarkLLM SWEET, EWD and EXP)."""
+    return key_times(key, product_mod(context, vocab_size)[:, None], modulus=None)
