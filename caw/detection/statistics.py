@@ -61,7 +61,7 @@ def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
 def tails(watermark: Watermark, scores: np.ndarray, counts: np.ndarray, mode: str = "exact") -> Tails:
     """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N]."""
     if isinstance(watermark, GreenList):
-        if mode == "compat" and watermark.reads_prompt:
+        if mode == "compat" and watermark.foreign:
             return normal_tails(scores, counts, watermark.gamma)
         return binomial_tails(scores, counts, watermark.green_fraction)
     return gamma_tails(scores, counts)

@@ -130,6 +130,11 @@ class Watermark(ABC):
         return None
 
     @property
+    def foreign(self) -> bool:
+        """Whether the format is another system's."""
+        return False
+
+    @property
     def reads_prompt(self) -> bool:
         """Whether the prompt's last tokens are the context of the first generated ones."""
         return False
@@ -211,3 +216,25 @@ def require_int(name: str, value: Any, low: int, high: int) -> None:
         raise TypeError(f"{expected}, got {type(value).__name__} {value!r}; pass a plain integer")
     if not low <= value <= high:
         raise ValueError(f"{expected}, got {value}; choose a value inside")
+
+
+def require_vocabulary(format_name: str, vocab_size: int | None) -> None:
+    """Raise unless a foreign format knows the vocabulary that its lists cover."""
+    if vocab_size is None:
+        raise ValueError(
+            f"format {format_name!r} needs vocab_size, the number of the model's logits, got None; "
+            "pass vocab_size=model.config.vocab_size"
+        )
+
+
+def require_foreign_key(format_name: str, key: int) -> None:
+    """Raise unless the other systems can hold the key, and it reaches the 32 bits that their generators read."""
+    if key >> 63:
+        raise ValueError(
+            f"format {format_name!r} takes keys below 2**63, got a greater one; use an integer that the other system "
+            "can hold (text becomes 64 bits)"
+        )
+    if not key & 0xFFFFFFFF:
+        raise ValueError(
+            f"format {format_name!r} reads the low 32 bits of key * tokens, which are 0 for this key; use another one"
+        )

@@ -4,10 +4,15 @@ Native format = vLLM's Gumbel watermark: raw key, context = the last `context_wi
 uniform. Token t has race value log p_t - log(-log F_t), which orders tokens as F_t^(1/p_t) does; it is computed in
 float64 because F^(1/p) underflows. Strength either shortens the list of racing tokens ("top_k", the paper's K') or
 scales the noise ("scale"). A token's score is -log(1 - F), Gamma(1, 1) distributed on unmarked text.
+
+Format "markllm" = MarkLLM's EXP: F_t = torch.rand(V)[t] after manual_seed(key * (product of the last `context_width`
+tokens of prompt and text, mod V)). Many products share a remainder (all that are 0 modulo V share a seed that no key
+changes), so evidence is (seed, token), and tokens of seed 0 are none; its own detector counts everything.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,7 +20,20 @@ import torch
 
 from caw.record import RECORD_SIZE
 from caw.watermarks import prf
-from caw.watermarks.base import Native, Position, TokenScores, Watermark, require_format, require_int
+from caw.watermarks.base import (
+    MISSING,
+    Native,
+    Position,
+    TokenScores,
+    Watermark,
+    require_foreign_key,
+    require_format,
+    require_int,
+    require_number,
+    require_vocabulary,
+)
+from caw.watermarks.formats.seeding import markllm_product
+from caw.watermarks.formats.uniforms import rand_at
 from caw.watermarks.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k
 
 MAX_WIDTH = 64
@@ -31,8 +49,11 @@ class EXP(Watermark):
         strength: "top_k" or "scale".
         context_width: generated tokens that seed the race.
         deduplicate: leave a token unmarked when its context already occurred in this output.
-        format: "native".
-        vocab_size: only foreign formats need it.
+            Only the native format does; MarkLLM marks every token.
+        format: "native" or "markllm".
+        vocab_size: number V of a foreign format: that of the model's logits. `generate` fills it in.
+        temperature: of the raced distribution, beyond that of sampling; MarkLLM races at 0.7 in its repository and at 1
+            in its releases on PyPI. Detection does not depend on it.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -43,12 +64,18 @@ class EXP(Watermark):
     deduplicate: bool = True
     format: str = "native"
     vocab_size: int | None = None
+    temperature: float = 1.0
 
     name: ClassVar[str] = "exp"
     null: ClassVar[Literal["binomial", "gamma"]] = "gamma"
 
     def validate(self) -> None:
-        require_format(self.format, ("native",))
+        require_format(self.format, ("native", "markllm"))
+        require_number("temperature", self.temperature, 0, 1e4, closed=False)
+        if self.foreign:
+            require_foreign_key(self.format, self.secret)
+            if self.vocab_size is not None:
+                require_int("vocab_size", self.vocab_size, 2, (1 << 31) - 1)
         require_int("top_k", self.top_k, 1, RECORD_SIZE)
         require_int("context_width", self.context_width, 1, MAX_WIDTH)
         if self.strength not in ("top_k", "scale"):
@@ -67,7 +94,26 @@ class EXP(Watermark):
         return float(self.top_k) if self.strength == "top_k" else 1.0
 
     @property
+    def foreign(self) -> bool:
+        return self.format != "native"
+
+    @property
+    def reads_prompt(self) -> bool:
+        return self.foreign
+
+    def with_vocabulary(self, vocab_size: int) -> EXP:
+        if not self.foreign or self.vocab_size is not None:
+            return self
+        return dataclasses.replace(self, vocab_size=vocab_size)
+
+    def check_readable(self) -> None:
+        if self.foreign:
+            require_vocabulary(self.format, self.vocab_size)
+
+    @property
     def native(self) -> Native | None:
+        if self.foreign or self.temperature != 1:
+            return None
         return Native(2 if self.strength == "top_k" else 3, self.secret)
 
     @property
@@ -76,18 +122,33 @@ class EXP(Watermark):
 
     @property
     def deduplicates(self) -> bool:
-        return self.deduplicate
+        return self.deduplicate and not self.foreign
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         """All winners of the race as it grows; the race uses the unperturbed warped logits (DESIGN section 3)."""
         record = position.record
-        noise = prf.gumbel(prf.context_words(self.secret, position.context, record.ids))
+        if self.foreign:
+            u = rand_at(self._seeds(position.context), record.ids.clamp_min(0))
+            noise = -torch.log(-torch.log(u))
+        else:
+            noise = prf.gumbel(prf.context_words(self.secret, position.context, record.ids))
         start = record.values.double()
-        race = torch.where(record.values > -torch.inf, position.race_values.double() + noise, -torch.inf)
+        race = position.race_values.double() / self.temperature + noise
+        race = torch.where(record.values > -torch.inf, race, -torch.inf)
         if self.strength == "top_k":
-            return race_ladder_top_k(record.ids, race, self.top_k, max_strength)
-        slope = torch.where(race > -torch.inf, race - start, -torch.inf)
-        return race_ladder_scale(record.ids, start, slope, max_strength)
+            ladder = race_ladder_top_k(record.ids, race, self.top_k, max_strength)
+        else:
+            slope = torch.where(race > -torch.inf, race - start, -torch.inf)
+            ladder = race_ladder_scale(record.ids, start, slope, max_strength)
+        if self.foreign:
+            return ladder.only_original((position.context == MISSING).any(dim=1))
+        return ladder
+
+    def _seeds(self, context: torch.Tensor) -> torch.Tensor:
+        """MarkLLM's seeds of contexts [B, W] -> 32-bit seeds int64 [B, 1]."""
+        self.check_readable()
+        assert self.vocab_size is not None
+        return markllm_product(self.secret, self.vocab_size, context.clamp_min(0), context)
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         found = self.native_scores(ids)
@@ -100,6 +161,11 @@ class EXP(Watermark):
     def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
         """The same in plain PyTorch."""
         contexts = self.contexts(ids)
+        if self.foreign:
+            seeds = self._seeds(contexts)
+            known = (contexts != MISSING).all(dim=1) & (ids != MISSING)
+            values = -torch.log1p(-rand_at(seeds[:, 0], ids.clamp_min(0)))
+            return TokenScores(values, torch.cat([seeds, ids[:, None]], dim=1), known, keyless=seeds[:, 0] == 0)
         u = prf.uniform(prf.context_words(self.secret, contexts, ids[:, None])[:, 0])
         every = torch.ones_like(ids, dtype=torch.bool)
         return TokenScores(values=-torch.log1p(-u), evidence=contexts, scored=every, compat_evidence=contexts)

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from caw import ops
-from caw.watermarks.base import Position, require_int
+from caw.watermarks.base import Position, require_foreign_key, require_int, require_vocabulary
 from caw.watermarks.formats import ForeignLists, SeedRule, find_rule
 from caw.watermarks.green_list import GreenList
 from caw.watermarks.ladder import Ladder, reweight_ladder
@@ -29,20 +29,21 @@ class ForeignGreenList(GreenList):
     vocab_size: int | None = None
 
     @property
-    def reads_prompt(self) -> bool:
+    def foreign(self) -> bool:
         return self.format != "native"
 
+    @property
+    def reads_prompt(self) -> bool:
+        return self.foreign
+
     def with_vocabulary(self, vocab_size: int) -> GreenList:
-        if self.format == "native" or self.vocab_size is not None:
+        if not self.foreign or self.vocab_size is not None:
             return self
         return dataclasses.replace(self, vocab_size=vocab_size)
 
     def check_readable(self) -> None:
-        if self.format != "native" and self.vocab_size is None:
-            raise ValueError(
-                f"format {self.format!r} needs vocab_size, the number of the model's logits, got None; "
-                "pass vocab_size=model.config.vocab_size"
-            )
+        if self.foreign:
+            require_vocabulary(self.format, self.vocab_size)
 
     def validate_foreign(self, rule: SeedRule) -> None:
         """Raise ValueError for parameters that the format cannot have; fills in its context width."""
@@ -55,15 +56,7 @@ class ForeignGreenList(GreenList):
                 raise ValueError(
                     f"gamma must leave both lists of {self.vocab_size} tokens non-empty, got {self.gamma!r}; use 0.25"
                 )
-        if self.secret >> 63:
-            raise ValueError(
-                f"format {self.format!r} takes keys below 2**63, got a greater one; use an integer that the other "
-                "system can hold (text becomes 64 bits)"
-            )
-        if rule.keyless_zero and not self.secret & 0xFFFFFFFF:
-            raise ValueError(
-                f"format {self.format!r} reads the low 32 bits of key * tokens, which are 0 for this key; use another"
-            )
+        require_foreign_key(self.format, self.secret)
 
     @cached_property
     def lists(self) -> ForeignLists:
@@ -76,7 +69,7 @@ class ForeignGreenList(GreenList):
     @property
     def green_fraction(self) -> float:
         """Probability that a token is green under the null hypothesis."""
-        return super().green_fraction if self.format == "native" else self.lists.green_fraction
+        return self.lists.green_fraction if self.foreign else super().green_fraction
 
     def tested_ladder(self, position: Position, max_strength: float) -> Ladder:
         """The ladder of formats that test only the likeliest tokens of the row before sampling noise.

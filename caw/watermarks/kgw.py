@@ -56,7 +56,7 @@ class KGW(ForeignGreenList):
     def validate(self) -> None:
         super().validate()
         require_format(self.format, ("native", *FOREIGN))
-        if self.format != "native":
+        if self.foreign:
             self.validate_foreign(find_rule(self.format, self.seeding))
             return
         if self.seeding not in DEFAULT_WIDTH:
@@ -68,11 +68,11 @@ class KGW(ForeignGreenList):
     @property
     def window(self) -> int:
         assert self.context_width is not None
-        return self.context_width - (self.format == "native" and self.seeding == "selfhash")
+        return self.context_width - (not self.foreign and self.seeding == "selfhash")
 
     @property
     def native(self) -> Native | None:
-        if self.format != "native":
+        if self.foreign:
             return None
         return Native(int(self.seeding == "selfhash"), self._list_key, prf.green_threshold(self.gamma))
 
@@ -81,19 +81,19 @@ class KGW(ForeignGreenList):
         return prf.derive_key(self.secret, DOMAIN)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        if self.format != "native" and self.lists.rule.tested:
+        if self.foreign and self.lists.rule.tested:
             return self.tested_ladder(position, max_strength)
         return super().ladder(position, max_strength)
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        if self.format != "native":
+        if self.foreign:
             return self.lists.green(context, tokens)
         if self.seeding == "lefthash":
             return prf.green(prf.context_words(self._list_key, context, tokens), self.gamma)
         return self._selfhash_green(self._seeds(context, tokens), tokens)
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        if self.format != "native":
+        if self.foreign:
             return self.lists.green_vocabulary(context, vocab_size)
         if self.seeding == "lefthash":
             return prf.green(prf.vocabulary_words(self._list_key, context, vocab_size), self.gamma)
@@ -112,7 +112,7 @@ class KGW(ForeignGreenList):
 
     def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
         """The same in plain PyTorch."""
-        if self.format != "native":
+        if self.foreign:
             return self.lists.score(self.contexts(ids), ids, ngrams_once=self.format in NGRAMS_ONCE)
         contexts, tokens = self.contexts(ids), ids[:, None]
         seed = contexts if self.seeding == "lefthash" else self._seeds(contexts, tokens)

@@ -2,10 +2,13 @@
 
 Native format: green iff (PRF(key derived for domain `caw/unigram`, empty context, token) >> 8) < floor(gamma 2^24).
 Each distinct token of a text is evidence once.
+
+Format "markllm": MarkLLM's mask, int(gamma V) times True shuffled by NumPy's PCG64; see `formats.numpy_mask`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -13,7 +16,15 @@ from typing import ClassVar
 import torch
 
 from caw.watermarks import prf
-from caw.watermarks.base import Native, TokenScores, require_format
+from caw.watermarks.base import (
+    Native,
+    TokenScores,
+    require_foreign_key,
+    require_format,
+    require_int,
+    require_vocabulary,
+)
+from caw.watermarks.formats.numpy_mask import numpy_mask
 from caw.watermarks.green_list import GreenList
 
 DOMAIN = b"caw/unigram"
@@ -27,8 +38,8 @@ class Unigram(GreenList):
         key: int below 2^64, text or bytes.
         gamma: green share of the vocabulary, in (0, 1).
         delta: logit bonus of green tokens at strength 1.
-        format: "native".
-        vocab_size: only foreign formats need it.
+        format: "native" or "markllm".
+        vocab_size: size of a foreign format's mask: that of the model's logits. `generate` fills it in.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -40,14 +51,50 @@ class Unigram(GreenList):
 
     def validate(self) -> None:
         super().validate()
-        require_format(self.format, ("native",))
+        require_format(self.format, ("native", "markllm"))
+        if self.foreign and self.vocab_size is not None:
+            require_int("vocab_size", self.vocab_size, 2, (1 << 31) - 1)
+            if not 0 < int(self.gamma * self.vocab_size) < self.vocab_size:
+                raise ValueError(
+                    f"gamma must leave both lists of {self.vocab_size} tokens non-empty, got {self.gamma!r}; use 0.25"
+                )
+        if self.foreign:
+            require_foreign_key(self.format, self.secret)
 
     @property
     def window(self) -> int:
         return 0
 
     @property
+    def foreign(self) -> bool:
+        return self.format != "native"
+
+    def with_vocabulary(self, vocab_size: int) -> GreenList:
+        if not self.foreign or self.vocab_size is not None:
+            return self
+        return dataclasses.replace(self, vocab_size=vocab_size)
+
+    def check_readable(self) -> None:
+        if self.foreign:
+            require_vocabulary(self.format, self.vocab_size)
+
+    @property
+    def green_fraction(self) -> float:
+        """Probability that a token is green under the null hypothesis."""
+        if not self.foreign:
+            return super().green_fraction
+        return float(self._mask.sum()) / self._mask.shape[0]
+
+    @cached_property
+    def _mask(self) -> torch.Tensor:
+        self.check_readable()
+        assert self.vocab_size is not None
+        return numpy_mask(self.secret, self.gamma, self.vocab_size)
+
+    @property
     def native(self) -> Native | None:
+        if self.foreign:
+            return None
         return Native(0, self._list_key, prf.green_threshold(self.gamma))
 
     @cached_property
@@ -55,6 +102,10 @@ class Unigram(GreenList):
         return prf.derive_key(self.secret, DOMAIN)
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        if self.foreign:
+            mask = self._mask.to(tokens.device)
+            inside = (tokens >= 0) & (tokens < mask.shape[0])
+            return mask[torch.where(inside, tokens, 0)] & inside
         state = prf.absorb_context(self._list_key, [])
         return prf.green(prf.token_word(self._list_key, state, tokens), self.gamma)
 
