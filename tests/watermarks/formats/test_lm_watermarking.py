@@ -1,0 +1,105 @@
+"""format="lm-watermarking": fixed vectors, and the original code where CAW_LM_WATERMARKING names its folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import pytest
+import torch
+from decoding.running import run
+from tiny import tiny_model
+
+import caw
+from caw.testing import assert_close
+from caw.watermarks import KGW
+from caw.watermarks.formats import seeding
+
+KEY, VOCABULARY = 15485863, 97
+LM = "lm-watermarking"
+# ours -> theirs, with the width
+SCHEMES = {
+    "lefthash": ("ff-additive_prf-1-False", 1),
+    "additive": ("ff-additive_prf-3-False", 3),
+    "minhash": ("ff-minhash_prf-4-False", 4),
+    "skipgram": ("ff-skipgram_prf-5-False", 5),
+    "selfhash": ("ff-anchored_minhash_prf-4-True", 4),
+}
+
+
+def test_golden_tables() -> None:
+    """First entries of lm-watermarking's table, and of the one transformers' default key seeds."""
+    fixed = seeding.permutation_table(seeding.HASHINT_SEED, seeding.TABLE_SIZE)
+    assert fixed[:5].tolist() == [250534, 296009, 268311, 356494, 845733]
+    keyed = seeding.permutation_table(KEY, seeding.TABLE_SIZE)
+    assert keyed[:5].tolist() == [138280, 994103, 467886, 915329, 149437]
+
+
+def test_lefthash_lists_are_those_of_transformers_and_selfhash_lists_are_not() -> None:
+    context = torch.randint(0, 500, (20, 1))
+    left = KGW(key=KEY, format=LM, vocab_size=500).green_vocabulary(context, 500)
+    assert torch.equal(left, KGW(key=KEY, format="transformers", vocab_size=500).green_vocabulary(context, 500))
+    assert torch.equal(left, KGW(key=KEY, seeding="simple_1", format=LM, vocab_size=500).green_vocabulary(context, 500))
+    window = torch.randint(0, 500, (20, 4))
+    ours = KGW(key=KEY, seeding="selfhash", format=LM, vocab_size=500).green_vocabulary(window, 500)
+    other = KGW(key=KEY, seeding="selfhash", context_width=4, format="transformers", vocab_size=500)
+    assert not torch.equal(ours, other.green_vocabulary(window, 500))
+
+
+def test_compat_counts_each_ngram_once_and_exact_each_seed_and_token_once() -> None:
+    ids = [5, 6, 5, 6, 5, 6, 7]
+    watermark = KGW(key=3, format=LM, vocab_size=50)
+    assert caw.detect(ids, None, watermark, mode="compat").num_scored == 3
+    assert caw.detect(ids, None, watermark).num_scored == 3
+    sums = KGW(key=3, seeding="additive", context_width=2, format=LM, vocab_size=50)
+    ids = [1, 4, 9, 2, 3, 9]  # 1 + 4 = 2 + 3: one seed, two n-grams
+    assert caw.detect(ids, None, sums, mode="compat").num_scored == 4
+    assert caw.detect(ids, None, sums).num_scored == 3
+
+
+# ---- the original code ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def original() -> Any:
+    folder = os.environ.get("CAW_LM_WATERMARKING")
+    if not folder:
+        pytest.skip("needs the files of lm-watermarking; set CAW_LM_WATERMARKING to their folder")
+    sys.path.insert(0, folder)
+    try:
+        yield importlib.import_module("extended_watermark_processor")
+    finally:
+        sys.path.remove(folder)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    model = tiny_model(VOCABULARY)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("key", [KEY, 12345])
+def test_live(original: Any, model: Any, scheme: str, key: int) -> None:
+    name, width = SCHEMES[scheme]
+    options = {"vocab": list(range(VOCABULARY)), "gamma": 0.25, "delta": 6.0, "seeding_scheme": f"{name}-{key}"}
+    processor = original.WatermarkLogitsProcessor(**options)
+    watermark = KGW(key=key, delta=6.0, seeding=scheme, context_width=width, format=LM)
+    for prompt in ([7, 7, 3, 4, 5], [11, 3, 96, 2, 2, 50]):
+        out = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=80, do_sample=False,
+            logits_processor=[processor],
+        )[0, len(prompt) :].tolist()  # fmt: skip
+        assert run(model, [prompt], watermark, max_new_tokens=80).tokens == [out]
+        detector = original.WatermarkDetector(
+            **options, device=torch.device("cpu"), tokenizer=object(), normalizers=[], z_threshold=4.0
+        )
+        found = detector._score_sequence(torch.tensor(out))
+        ours = caw.detect(out, None, watermark.with_vocabulary(VOCABULARY), mode="compat")
+        assert (ours.num_scored, ours.score) == (found["num_tokens_scored"], found["num_green_tokens"])
+        assert_close(ours.z_score, found["z_score"], "float64")
+        assert_close(ours.p_value, found["p_value"], "tail")
