@@ -27,6 +27,8 @@ TOLERANCES: dict[str, Tolerance] = {
     "float32": Tolerance(1e-6, 1e-5, "one reduction or transcendental in float32, any order"),
     "float64": Tolerance(1e-13, 1e-12, "one reduction or transcendental in float64, any order"),
     "tail": Tolerance(1e-10, 1e-10, "p-values: incomplete beta and gamma functions of different libraries"),
+    "weighted": Tolerance(1e-9, 1e-9, "tails of weighted sums: products of up to 10^3 transforms, logarithms of them"),
+    "inversion": Tolerance(1e-6, 1e-6, "tails of weighted sums by numerical integration, asked for 1e-8"),
     "forward": Tolerance(
         1e-5,
         3e-5,

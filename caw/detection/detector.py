@@ -4,7 +4,10 @@
 2. all texts run through the watermark as one stream, `window` missing tokens (-1) between them;
 3. evidence that a text already gave counts no more (DESIGN: what counts as evidence once):
    EXP each context, KGW each (context, token) or (seed, token), Unigram each distinct token;
-4. sum, z-score, exact tail (see `statistics`); watermarked iff p <= fpr.
+4. sum, z-score, exact tail (see `statistics`, or `weights` for weighted sums); watermarked iff p <= fpr.
+
+p-values are uniform over keys: for any text, a share p of all keys gives it p or less. They are not uniform for one key
+text by text, where texts share phrases (`null_report` measures what that means for a key and a corpus).
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import numpy as np
 import torch
 
 from caw.detection.ids import split_input, to_ids
+from caw.detection.normalize import check_steps, normalize_text, trim_prefix
 from caw.detection.statistics import fewest_for, tails
+from caw.detection.weights import TokenWeights, weighted_tails
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, require_number
 
@@ -30,8 +35,9 @@ class DetectionResult:
     """What one text says about one key.
 
     p_value: probability that unmarked text scores at least this much; exact, one-sided. 1 where nothing counted.
+        With `mid_p`, the mid-p value; in mode "compat", what the other system calls its p-value.
     z_score: (score - mean) / standard deviation under the null; for reading, never for deciding.
-    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted.
+    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted, times their weights.
     is_watermarked: p_value <= fpr.
     num_tokens, num_scored: tokens of the text, and how many of them counted as evidence.
     token_ids: the tokens. token_scores: score of each, None where it did not count (repeated evidence).
@@ -55,6 +61,15 @@ class DetectionResult:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """The tokens of one text: ids int64 [n], values float64 [n] (green or -log(1 - u)), counted bool [n]."""
+
+    ids: np.ndarray
+    values: np.ndarray
+    counted: np.ndarray
+
+
+@dataclass(frozen=True)
 class Detector:
     """A watermark (with its key), a tokenizer and a false-positive rate, ready for any number of texts.
 
@@ -65,6 +80,10 @@ class Detector:
         mode: "exact" counts evidence once, which makes p-values valid; "compat" counts as the other system of the
             watermark's format does, and gives its numbers: the native formats the exact tail (EXP counts the same,
             KGW and Unigram every token), the foreign green lists the z-score and its normal tail.
+        mid_p: report mid-p values (see `statistics.binomial_tails`).
+        normalize: steps for texts before they are tokenised, see `normalize.normalize_text`; ids stay as they are.
+        prefix: text or ids that a text may begin with and that are not to be tested: a prompt, a chat template.
+        weights: a table of weights per token id (`caw detection-weights`), or its name or file; None = all alike.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -73,6 +92,10 @@ class Detector:
     watermark: Watermark
     fpr: float = 1e-3
     mode: Mode = "exact"
+    mid_p: bool = False
+    normalize: tuple[str, ...] = ()
+    prefix: Any = ""
+    weights: TokenWeights | str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.watermark, Watermark):
@@ -84,32 +107,79 @@ class Detector:
         require_number("fpr", self.fpr, 0, 1, closed=False)
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be 'exact' or 'compat', got {self.mode!r}; use mode='exact'")
+        object.__setattr__(self, "normalize", tuple(self.normalize))
+        check_steps(self.normalize)
+        self._load_weights()
         if self.tokenizer is not None and not callable(self.tokenizer):
             raise TypeError(
                 f"tokenizer must be callable like a transformers tokenizer, got {type(self.tokenizer).__name__}; "
                 "pass AutoTokenizer.from_pretrained(...), or None with token ids"
             )
 
+    def _load_weights(self) -> None:
+        if self.weights is None:
+            return
+        if self.mid_p or self.mode != "exact":
+            raise ValueError("weights belong to mode 'exact' without mid_p, got another; leave one of them out")
+        if not isinstance(self.weights, TokenWeights):
+            object.__setattr__(self, "weights", TokenWeights.load(self.weights))
+        assert isinstance(self.weights, TokenWeights)
+        self.weights.check_for(self.watermark)
+
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
         """One result for a str or one flat list of ids; a list of results, in order, for a list of them ([] for [])."""
         items, single = split_input(text_or_ids)
-        results = self.detect_ids(to_ids(items, self.tokenizer))
+        results = self.detect_ids(self.ids_of(items))
         return results[0] if single else results
+
+    def ids_of(self, items: Sequence[Any]) -> list[np.ndarray]:
+        """Token ids int64 [n] of texts or id lists, after `normalize` and without `prefix`."""
+        if isinstance(self.prefix, str):
+            items = [self.clean(item) if isinstance(item, str) else item for item in items]
+            return to_ids(items, self.tokenizer)
+        start = np.asarray(list(self.prefix), dtype=np.int64)
+        texts = to_ids([self.clean(item) if isinstance(item, str) else item for item in items], self.tokenizer)
+        return [t[len(start) :] if np.array_equal(t[: len(start)], start) else t for t in texts]
+
+    def clean(self, text: str) -> str:
+        """The text that is tokenised."""
+        text = normalize_text(text, self.normalize)
+        return trim_prefix(text, normalize_text(self.prefix, self.normalize)) if isinstance(self.prefix, str) else text
+
+    def score(self, texts: Sequence[np.ndarray]) -> Iterator[Scored]:
+        """Values and what counts, token by token, of texts given as int64 arrays [n]."""
+        for chunk in _chunks(texts):
+            values, counted, _ = self._scores(chunk)
+            ends = np.cumsum([len(text) for text in chunk])
+            for text, end in zip(chunk, ends, strict=True):
+                part = slice(end - len(text), end)
+                yield Scored(text, values[part], counted[part])
 
     def detect_ids(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
         """Results of texts given as int64 arrays [n]."""
         return [result for chunk in _chunks(texts) for result in self._detect_chunk(chunk)]
 
-    def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
-        lengths = np.array([len(text) for text in texts])
-        owner = np.repeat(np.arange(len(texts)), lengths)
+    def _scores(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(values float64 [N], counted bool [N], owner int64 [N]) of the N tokens of all texts, in order."""
+        owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
         values, evidence, counted = self._score_stream(texts)
         if evidence is not None:
             counted &= first_occurrences(owner, evidence, counted)
-        # bincount adds in order: a text's sum does not depend on the texts around it
-        scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))
+        return values, counted, owner
+
+    def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
+        lengths = np.array([len(text) for text in texts])
+        values, counted, owner = self._scores(texts)
+        if isinstance(self.weights, TokenWeights):
+            levels = np.concatenate([self.weights.of(text) for text in texts])
+            counted &= levels > 0
+            scores, nulls = weighted_tails(self.watermark, values, levels, owner, counted, len(texts))
+        else:
+            # bincount adds in order: a text's sum does not depend on the texts around it
+            scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))
         counts = np.bincount(owner[counted], minlength=len(texts))
-        nulls = tails(self.watermark, scores, counts, self.mode)
+        if self.weights is None:
+            nulls = tails(self.watermark, scores, counts, self.mode, self.mid_p)
         per_token = values.astype(object)
         per_token[~counted] = None
         ends = np.cumsum(lengths)
@@ -173,12 +243,20 @@ class Detector:
         return f"{verdict} at a false-positive rate of {self.fpr:g} ({counted})"
 
 
-def detect(text_or_ids: Any, tokenizer: Any, watermark: Watermark, fpr: float = 1e-3, mode: Mode = "exact") -> Any:
+def detect(
+    text_or_ids: Any,
+    tokenizer: Any,
+    watermark: Watermark,
+    fpr: float = 1e-3,
+    mode: Mode = "exact",
+    **options: Any,
+) -> Any:
     """Test texts for a watermark, from the texts alone.
 
     Args:
         text_or_ids: a str or one flat sequence of token ids (list, tuple, 1-D array or tensor), or a list of them.
         tokenizer, watermark, fpr, mode: see `Detector`. Text is tokenised without special tokens.
+        options: mid_p, normalize, prefix, weights of `Detector`.
 
     Returns:
         One DetectionResult for a str or one flat sequence; a list of them, in order, for a list ([] for []).
@@ -187,7 +265,7 @@ def detect(text_or_ids: Any, tokenizer: Any, watermark: Watermark, fpr: float = 
     Deterministic; a text's result does not depend on the texts beside it.
     Raises TypeError or ValueError: expected, found, remedy.
     """
-    return Detector(tokenizer, watermark, fpr, mode)(text_or_ids)
+    return Detector(tokenizer, watermark, fpr, mode, **options)(text_or_ids)
 
 
 def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray) -> np.ndarray:

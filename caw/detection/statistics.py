@@ -29,16 +29,27 @@ class Tails:
     p_values: np.ndarray
 
 
-def binomial_tails(hits: np.ndarray, counts: np.ndarray, fraction: float) -> Tails:
+def binomial_tails(hits: np.ndarray, counts: np.ndarray, fraction: float, mid_p: bool = False) -> Tails:
     """`hits` of `counts` (both [N]) are green, each with probability `fraction` under the null.
 
     The tail is the regularised incomplete beta function, equal to scipy.stats.binom.sf(hits - 1, counts, fraction).
+    mid_p: count the observed value half (Lancaster 1961): uniform on average instead of conservative, but no longer a
+    guarantee text by text.
     """
     hits, counts = np.asarray(hits, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     deviation = np.sqrt(np.maximum(counts, 1) * fraction * (1 - fraction))
-    tail = special.betainc(np.maximum(hits, 1), counts - np.maximum(hits, 1) + 1, fraction)
-    # betainc has no value at (0, n + 1): every text holds at least 0 green tokens
-    return Tails((hits - counts * fraction) / deviation, np.where(hits > 0, tail, 1.0))
+    tail = _at_least(hits, counts, fraction)
+    if mid_p:
+        tail = np.where(counts > 0, (tail + _at_least(hits + 1, counts, fraction)) / 2, 1.0)
+    return Tails((hits - counts * fraction) / deviation, tail)
+
+
+def _at_least(hits: np.ndarray, counts: np.ndarray, fraction: float) -> np.ndarray:
+    """P(Binomial(counts, fraction) >= hits)."""
+    inside = np.clip(hits, 1, np.maximum(counts, 1))
+    tail = special.betainc(inside, counts - inside + 1, fraction)
+    # betainc has no value at (0, n + 1): every text holds at least 0 green tokens, and none more than n
+    return np.where(hits <= 0, 1.0, np.where(hits > counts, 0.0, tail))
 
 
 def gamma_tails(sums: np.ndarray, counts: np.ndarray) -> Tails:
@@ -58,12 +69,14 @@ def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
     return Tails(z, np.where(counts > 0, special.ndtr(-z), 1.0))
 
 
-def tails(watermark: Watermark, scores: np.ndarray, counts: np.ndarray, mode: str = "exact") -> Tails:
+def tails(
+    watermark: Watermark, scores: np.ndarray, counts: np.ndarray, mode: str = "exact", mid_p: bool = False
+) -> Tails:
     """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N]."""
     if isinstance(watermark, GreenList):
         if mode == "compat" and watermark.foreign:
             return normal_tails(scores, counts, watermark.gamma)
-        return binomial_tails(scores, counts, watermark.green_fraction)
+        return binomial_tails(scores, counts, watermark.green_fraction, mid_p)
     return gamma_tails(scores, counts)
 
 

@@ -1,0 +1,83 @@
+"""How many tokens a watermark needs: the share of marked texts that is found, expected and measured, by length.
+
+Expected: n pieces of evidence that each score like the marked texts at hand (green with their share of green, or with
+their mean -log(1 - u)) reach the critical value of n. Texts differ and tokens of one text depend on each other, so the
+measured share rises more slowly than the expected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special, stats
+
+from caw.detection.detector import Detector
+from caw.detection.statistics import tails
+from caw.watermarks import Watermark
+from caw.watermarks.green_list import GreenList
+
+LENGTHS = (25, 50, 100, 200, 400, 800)
+RATES = (1e-3, 1e-5)
+
+
+@dataclass(frozen=True)
+class PowerRow:
+    """tokens of each text; fpr; expected share found (at the mean number that counts); measured, of `texts` texts, with
+    its 95 % Clopper-Pearson interval (nan where no text is long enough)."""
+
+    tokens: int
+    fpr: float
+    expected: float
+    measured: float
+    low: float
+    high: float
+    texts: int
+
+
+def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float) -> float:
+    """Share found at `fpr` where `counted` pieces of evidence score `mean` each.
+
+    mean: probability of green, or mean score (1 unmarked). Green lists: binomial; races: gamma with that mean.
+    """
+    n = round(counted)
+    if n < 1:
+        return 0.0
+    if isinstance(watermark, GreenList):
+        hits = np.arange(n + 1)
+        p = tails(watermark, hits, np.full(n + 1, n)).p_values
+        enough = hits[p <= fpr]
+        return float(stats.binom.sf(enough[0] - 1, n, mean)) if enough.size else 0.0
+    critical = float(special.gammainccinv(n, fpr))
+    return float(special.gammaincc(n, critical / mean))
+
+
+def power_table(
+    texts: Sequence[Any], detector: Detector, lengths: Sequence[int] = LENGTHS, rates: Sequence[float] = RATES
+) -> list[PowerRow]:
+    """Expected and measured share found of marked `texts` (strings or ids), cut to their first `lengths` tokens."""
+    ids = detector.ids_of(texts)
+    rows = []
+    scored = list(detector.score(ids))
+    total = sum(int(s.counted.sum()) for s in scored)
+    if not total:
+        raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
+    mean = sum(float(s.values[s.counted].sum()) for s in scored) / total
+    for length in lengths:
+        cut = [t[:length] for t in ids if len(t) >= length]
+        results = detector.detect_ids(cut)
+        counted = float(np.mean([r.num_scored for r in results])) if results else float("nan")
+        for fpr in rates:
+            expected = expected_power(detector.watermark, mean, counted, fpr) if results else float("nan")
+            found = sum(r.p_value <= fpr for r in results)
+            rows.append(PowerRow(length, fpr, expected, *_interval(found, len(results)), len(results)))
+    return rows
+
+
+def _interval(found: int, count: int) -> tuple[float, float, float]:
+    if not count:
+        return float("nan"), float("nan"), float("nan")
+    interval = stats.binomtest(found, count).proportion_ci(method="exact")
+    return found / count, float(interval.low), float(interval.high)

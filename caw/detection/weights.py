@@ -1,0 +1,121 @@
+"""Weights per token id: tokens that the policy protects carry no signal and should not dilute the score.
+
+CAW leaves some kinds of tokens alone far more often than others. If a token t of marked text is green with probability
+q_t and of unmarked text with probability f, the best test weighs it by the log-odds log(q_t / (1 - q_t)) - log(f / (1 -
+f)) (Neyman-Pearson); for races, whose scores have mean 1 unmarked and m_t marked, by 1 - 1 / m_t. Weights are fixed
+before the text is seen and depend on nothing but its token ids, so the null stays exact: given the text, only the key
+is random. They must not be estimated from texts marked with the key that is tested: a table remembers its keys.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from caw.detection.statistics import Tails
+from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
+from caw.watermarks import Watermark
+from caw.watermarks.green_list import GreenList
+
+FOLDER = Path(__file__).with_name("tables")
+MOST = 15  # levels 0..15: rounding them costs less than a thousandth of the information
+VERSION = "1"
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """A weight level 0..15 for each token id; level 0 leaves the token out.
+
+    levels: uint8 [V]. default: level of ids beyond the table. provenance: how it was made, for people; its `key_ids`
+    name the keys of the texts it was estimated from.
+    """
+
+    levels: np.ndarray
+    default: int = 8
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        levels = np.asarray(self.levels)
+        if levels.ndim != 1 or levels.dtype.kind not in "iu" or levels.size == 0:
+            raise ValueError(f"levels must be whole numbers, one a token id, got {levels.dtype} of {levels.shape}")
+        if int(levels.min()) < 0 or int(levels.max()) > MOST or not levels.any():
+            raise ValueError(f"levels must be in [0, {MOST}] and not all 0, got {levels.min()} to {levels.max()}")
+        object.__setattr__(self, "levels", levels.astype(np.uint8))
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """Levels int64 of token ids."""
+        inside = ids < self.levels.shape[0]
+        return np.where(inside, self.levels[np.where(inside, ids, 0)], self.default).astype(np.int64)
+
+    def check_for(self, watermark: Watermark) -> None:
+        """Raise ValueError where the table was estimated under the key that is to be tested."""
+        if watermark.key_id in self.provenance.get("key_ids", []):
+            raise ValueError(
+                f"the weights were estimated from texts of key {watermark.key_id}, which is the key to test: p-values "
+                "would be too small; make a table from texts of other keys"
+            )
+        if not isinstance(watermark, GreenList) and watermark.null != "gamma":
+            raise ValueError(f"weights serve KGW, Unigram and EXP, got {watermark.name}; leave them out")
+
+    def save(self, path: str | Path) -> None:
+        """Write levels and provenance to one .safetensors file."""
+        about = {"version": VERSION, "default": str(self.default), "provenance": json.dumps(self.provenance)}
+        Path(path).write_bytes(save({"levels": self.levels}, metadata=about))
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> TokenWeights:
+        """A shipped table by name ("smollm2-135m"), or any file that `save` wrote.
+
+        Raises FileNotFoundError or ValueError in one sentence.
+        """
+        path = FOLDER / f"{name_or_path}.safetensors" if str(name_or_path) in shipped() else Path(name_or_path)
+        if not path.is_file():
+            known = ", ".join(shipped()) or "none"
+            raise FileNotFoundError(f"expected a table of weights ({known}) or a file, found no {path}; check the name")
+        try:
+            with safe_open(path, "numpy") as file:
+                about = file.metadata() or {}
+                levels = file.get_tensor("levels")
+        except SafetensorError as error:
+            raise ValueError(f"{path} must hold a table of weights, it does not ({error}); make one again") from None
+        if about.get("version") != VERSION:
+            raise ValueError(f"{path} must be of version {VERSION}, got {about.get('version')}; make it again")
+        return cls(levels, int(about["default"]), json.loads(about["provenance"]))
+
+
+def shipped() -> list[str]:
+    """Names of the tables that come with the library."""
+    return sorted(p.stem for p in FOLDER.glob("*.safetensors"))
+
+
+def weighted_tails(
+    watermark: Watermark, values: np.ndarray, levels: np.ndarray, owner: np.ndarray, counted: np.ndarray, texts: int
+) -> tuple[np.ndarray, Tails]:
+    """(weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N]."""
+    values, levels, owner = values[counted], levels[counted], owner[counted]
+    scores = np.bincount(owner, weights=values * levels, minlength=texts)
+    trials = np.bincount(owner * (MOST + 1) + levels, minlength=texts * (MOST + 1)).reshape(texts, MOST + 1)
+    steps = np.arange(MOST + 1)
+    fraction = watermark.green_fraction if isinstance(watermark, GreenList) else None
+    mean, variance = (1.0, 1.0) if fraction is None else (fraction, fraction * (1 - fraction))
+    spread = np.sqrt(variance * (trials * steps**2).sum(axis=1))
+    z = (scores - mean * (trials * steps).sum(axis=1)) / np.where(spread > 0, spread, 1)
+    if fraction is None:
+        p = [weighted_gamma_tail(s, steps, n) for s, n in zip(scores.tolist(), trials, strict=True)]
+    else:
+        p = [weighted_binomial_tail(round(s), steps, n, fraction) for s, n in zip(scores.tolist(), trials, strict=True)]
+    return scores, Tails(z, np.array(p, dtype=np.float64))
+
+
+def levels_of(information: np.ndarray) -> np.ndarray:
+    """Weights (any non-negative numbers [V]) as levels 0..15 with the greatest at 15, uint8 [V]."""
+    top = float(information.max())
+    if not top > 0:
+        raise ValueError("no token carries information: expected marked texts that score higher than unmarked ones")
+    return np.rint(np.clip(information, 0, None) / top * MOST).astype(np.uint8)

@@ -1,0 +1,96 @@
+"""Where the marked part is, and that nothing is reported where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from caw.detection import Detector
+from caw.detection.locate import SHORTEST, find_regions, locate, windows_of
+from caw.watermarks import EXP, KGW, Watermark
+
+
+def draw(watermark: Watermark, ids: list[int], count: int, share: float, rng: np.random.Generator) -> list[int]:
+    """Append tokens of which a share is the best of 30 random ones."""
+    for _ in range(count):
+        options = rng.integers(0, 5000, 30)
+        if rng.random() < share:
+            streams = torch.tensor([[*ids[-watermark.window :], int(o)] for o in options])
+            scores = [float(watermark.score_tokens(row).values[-1]) for row in streams]
+            ids.append(int(options[int(np.argmax(scores))]))
+        else:
+            ids.append(int(options[0]))
+    return ids
+
+
+@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1, context_width=2)], ids=["kgw", "exp"])
+def test_one_marked_part_is_found_with_its_ends(watermark: Watermark) -> None:
+    rng = np.random.default_rng(0)
+    ids = draw(watermark, [1, 2], 248, 0, rng)
+    ids = draw(watermark, ids, 80, 0.7, rng)
+    ids = draw(watermark, ids, 250, 0, rng)
+    (region,) = locate(ids, Detector(None, watermark))
+    assert abs(region.start - 250) <= 12 and abs(region.end - 330) <= 12
+    assert region.p_value < 1e-3 and (region.start_char, region.end_char) == (None, None)
+
+
+def test_two_marked_parts() -> None:
+    watermark, rng = KGW(key=3), np.random.default_rng(1)
+    ids: list[int] = [1]
+    for share, count in ((0.0, 150), (0.9, 60), (0.0, 200), (0.9, 60), (0.0, 100)):
+        ids = draw(watermark, ids, count, share, rng)
+    first, second = locate(ids, Detector(None, watermark))
+    assert abs(first.start - 151) <= 12 and abs(first.end - 211) <= 12
+    assert abs(second.start - 411) <= 12 and abs(second.end - 471) <= 12
+
+
+class Words:
+    """A tokenizer of numbers that knows where each stands."""
+
+    def __call__(self, text: Any, **options: Any) -> dict[str, Any]:
+        if isinstance(text, list):
+            return {"input_ids": [self(t)["input_ids"] for t in text]}
+        ids, spans, at = [], [], 0
+        for word in text.split(" "):
+            ids.append(int(word))
+            spans.append((at, at + len(word)))
+            at += len(word) + 1
+        return {"input_ids": ids, "offset_mapping": spans}
+
+
+def test_character_spans() -> None:
+    watermark, rng = KGW(key=1), np.random.default_rng(0)
+    ids = draw(watermark, draw(watermark, [1], 100, 0, rng), 60, 0.9, rng)
+    text = " ".join(map(str, ids))
+    (region,) = locate(text, Detector(Words(), watermark))
+    assert [int(w) for w in text[region.start_char : region.end_char].split()] == ids[region.start : region.end]
+
+
+def test_unmarked_texts_have_no_regions_at_the_promised_rate() -> None:
+    rng = np.random.default_rng(2)
+    false_alarms, count = 0, 300
+    for _ in range(count):
+        watermark = KGW(key=int(rng.integers(0, 2**62)))
+        (scored,) = Detector(None, watermark).score([rng.integers(0, 60, 300)])
+        false_alarms += bool(find_regions(scored, watermark, 0.1))
+    assert stats.binomtest(false_alarms, count, 0.1, "greater").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("tokens", [0, 1, SHORTEST, SHORTEST + 1, 97, 1000])
+def test_windows(tokens: int) -> None:
+    windows = windows_of(tokens)
+    assert windows[0].tolist() == [0, tokens] and len(np.unique(windows, axis=0)) == len(windows)
+    assert (windows[:, 0] >= 0).all() and (windows[:, 1] <= tokens).all()
+    assert (windows[1:, 1] - windows[1:, 0] >= SHORTEST).all() and len(windows) <= 2 + 1.5 * tokens
+    assert locate([list(range(tokens))][0], Detector(None, KGW(key=1))) == [] or tokens > 100
+
+
+def test_bad_input() -> None:
+    with pytest.raises(TypeError, match="expected one text, got a list of 2"):
+        locate(["a", "b"], Detector(Words(), KGW(key=1)))
+    with pytest.raises(ValueError, match="mode 'exact' without weights"):
+        locate([1, 2], Detector(None, KGW(key=1), mode="compat"))

@@ -1,0 +1,51 @@
+"""Measured false-positive rates of one key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from caw.detection import Detector
+from caw.detection.null_report import null_report, plot_qq, rates_of
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW
+
+
+def texts(count: int, vocab_size: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(0, vocab_size, rng.integers(20, 80)) for _ in range(count)]
+
+
+def test_rates_and_clopper_pearson_intervals() -> None:
+    rows = rates_of(np.array([0.5] * 95 + [0.05] * 3 + [0.005, 0.00005]))
+    assert [r.found for r in rows] == [5, 2, 1, 1]
+    assert_close([rows[0].low, rows[0].high], [stats.beta.ppf(0.025, 5, 96), stats.beta.ppf(0.975, 6, 95)], "tail")
+    assert rows[0].kept and rows[1].kept and not rates_of(np.full(50, 1e-9))[3].kept
+
+
+@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1, context_width=1)], ids=["kgw", "exp"])
+def test_evidence_counted_once_in_the_corpus_is_uniform_for_one_key(watermark: KGW) -> None:
+    report = null_report(texts(400, 2000), Detector(None, watermark))
+    assert report.texts == 400 and report.once_texts <= 400
+    assert report.uniform_p > 1e-6 and all(r.kept for r in report.once)
+    assert report.p_values.shape == (400,) and "p_values" not in report.as_dict()
+
+
+def test_shared_phrases_show() -> None:
+    """Texts of few words: one key's p-values are far from uniform text by text, which is what the report is for."""
+    rates = [null_report(texts(200, 9), Detector(None, KGW(key=k))).rates[0].rate for k in range(8)]
+    assert max(rates) > 0.2 or min(rates) == 0
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    plot_qq([null_report(texts(50, 500), Detector(None, KGW(key=k))) for k in (1, 2)], tmp_path / "qq.png")
+    assert (tmp_path / "qq.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_no_texts() -> None:
+    with pytest.raises(ValueError, match="expected unmarked texts, got none"):
+        null_report([], Detector(None, KGW(key=1)))
