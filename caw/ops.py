@@ -20,7 +20,12 @@ from caw.triton_kernels.commit_step_ref import commit_step_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
-from caw.triton_kernels.permutation_ref import permutation_green_ref, permutation_head_ref
+from caw.triton_kernels.permutation_ref import (
+    generator_words_ref,
+    permutation_contains_ref,
+    permutation_green_ref,
+    permutation_head_ref,
+)
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
 from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
@@ -221,7 +226,16 @@ sampling_noise = _register(
     lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
 )
 
-# torch.randperm(vocab_size)[:count] of each seed's CPU generator: ids [N, count], or a set of bits int32 [N, V / 32]
+# ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
+# permutation_head, permutation_green: torch.randperm(vocab_size)[:count] of each seed, as ids [N, count] or as a set of
+#   bits int32 [N, ceil(V / 32)], token t = bit t % 32 of word t // 32. For positions at which many tokens are asked
+#   about (lefthash at generation), and for sets kept between calls: sets[row, t >> 5] >> (t & 31) & 1
+# permutation_contains: whether tokens[i] is in the list of seeds[i], bool [N]; tokens outside [0, V) are in none.
+#   Equal seeds share their work and no list is written down, so it is the way to score a text (one pair per token:
+#   seed from the context, the token itself; lefthash and selfhash alike) and to test the 40 candidates of selfhash,
+#   each of which has its own seed. V = 49152, gamma = 0.25: about 8 us for a seed with one token, 0.5 for each more.
+#   Lists of the last G entries: not in the first V - G
+# generator_words: number indices[i] of each seed's generator, int64 [N]; torch.rand(n)[t] = (word t & 0xFFFFFF) / 2^24
 permutation_head = _register(
     "permutation_head(Tensor seeds, int vocab_size, int count) -> Tensor",
     permutation_head_ref,
@@ -231,6 +245,17 @@ permutation_green = _register(
     "permutation_green(Tensor seeds, int vocab_size, int count) -> Tensor",
     permutation_green_ref,
     lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], (vocab_size + 31) // 32), dtype=torch.int32),
+)
+
+permutation_contains = _register(
+    "permutation_contains(Tensor seeds, Tensor tokens, int vocab_size, int count) -> Tensor",
+    permutation_contains_ref,
+    lambda seeds, tokens, vocab_size, count: seeds.new_empty(seeds.shape, dtype=torch.bool),
+)
+generator_words = _register(
+    "generator_words(Tensor seeds, Tensor indices) -> Tensor",
+    generator_words_ref,
+    lambda seeds, indices: indices.new_empty(indices.shape),
 )
 
 # small_linear: x [M, K] times weight [O, K] transposed, plus bias, for the few rows of a step; float32 sums

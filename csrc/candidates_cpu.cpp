@@ -1,11 +1,7 @@
-// Watermark ops on the CPU: ladders, token scores, sampling noise, foreign lists. Arithmetic: candidates.h.
-
-#include <cstring>
-#include <numeric>
+// Watermark ops on the CPU: ladders, token scores, sampling noise. Arithmetic: candidates.h.
 
 #include "candidates.h"
 #include "ops.h"
-#include "random_lists.h"
 
 namespace caw {
 namespace {
@@ -24,6 +20,42 @@ int64_t rung_width(int64_t scheme, int64_t size, float full, float max_strength)
   if (scheme == kRaceTopK) return reachable_ranks(size, full, max_strength);
   return scheme == kRaceScale ? size : 2;
 }
+
+constexpr int64_t kScorePiece = 512;  // tokens whose words stay in the first-level cache
+
+struct ScoreBuffers {
+  std::vector<uint32_t> ids, words, seeds, states;
+  explicit ScoreBuffers(int64_t window)
+      : ids(size_t(window + kScorePiece + kScorePad)), words(size_t(kScorePiece + kScorePad)), seeds(words.size()),
+        states(size_t(selfhash_scratch(kScorePiece, window))) {}
+};
+
+struct ScoreText {
+  const int64_t* tokens;
+  int64_t window;
+  uint64_t key;
+  int64_t scheme, threshold;
+
+  // Scores of the tokens [first, first + count).
+  void score(int64_t first, int64_t count, ScoreBuffers& own, double* values, int64_t* seeds) const {
+    for (int64_t i = 0; i < window + count; ++i) {
+      const int64_t at = first - window + i;
+      own.ids[size_t(i)] = uint32_t(at < 0 ? kMissing : tokens[at]);
+    }
+    const Kernels& simd = kernels();
+    if (scheme == kSelfhashGreen) {
+      simd.selfhash_words(key, own.ids.data(), window, count, own.states.data(), own.seeds.data(), own.words.data());
+      for (int64_t i = 0; i < count; ++i) seeds[i] = int64_t(own.seeds[size_t(i)]);
+    } else {
+      simd.context_words(key, own.ids.data(), window, count, own.words.data());
+    }
+    if (scheme == kRaceTopK || scheme == kRaceScale) {
+      simd.race_scores(own.words.data(), count, values);
+    } else {
+      for (int64_t i = 0; i < count; ++i) values[i] = green_word(own.words[size_t(i)], threshold) ? 1.0 : 0.0;
+    }
+  }
+};
 
 }  // namespace
 
@@ -77,20 +109,15 @@ std::tuple<Tensor, Tensor> score_tokens(
   const int64_t n = ids.size(0);
   Tensor values = make({n}, ScalarType::Double);
   Tensor seeds = make({scheme == kSelfhashGreen ? n : 0}, ScalarType::Long);
-  const int64_t* id = ids.const_data_ptr<int64_t>();
+  const ScoreText text{ids.const_data_ptr<int64_t>(), window, uint64_t(key), scheme, threshold};
   double* value = values.mutable_data_ptr<double>();
   int64_t* seed = scheme == kSelfhashGreen ? seeds.mutable_data_ptr<int64_t>() : nullptr;
-  for_each_part(n, 50, [&](int64_t begin, int64_t end) {
-    int64_t missing[64];
+  const int64_t pieces = (n + kScorePiece - 1) / kScorePiece;
+  for_each_part(pieces, kScorePiece * (window + 4) * 4, [&](int64_t begin, int64_t end) {
+    ScoreBuffers own(window);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t* context = id + i - window;
-      if (i < window) {
-        for (int64_t j = 0; j < window; ++j) missing[j] = i - window + j < 0 ? kMissing : id[i - window + j];
-        context = missing;
-      }
-      const Score score = score_token(uint64_t(key), scheme, threshold, context, window, id[i]);
-      value[i] = score.value;
-      if (seed) seed[i] = score.seed;
+      const int64_t first = i * kScorePiece, count = n - first < kScorePiece ? n - first : kScorePiece;
+      text.score(first, count, own, value + first, seed ? seed + first : nullptr);
     }
   });
   return {values, seeds};
@@ -117,51 +144,6 @@ Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size) {
     }
   });
   return noise;
-}
-
-namespace {
-
-// f(seed index, first `count` entries of its permutation) for every seed, in threads.
-template <class F>
-void for_each_list(const Tensor& seeds, int64_t vocab_size, int64_t count, const F& f) {
-  require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
-  require_dtype("seeds", seeds, ScalarType::Long, "int64");
-  require_vocabulary(vocab_size);
-  require(count >= 0 && count <= vocab_size, "count must be in [0, vocab_size], got " + std::to_string(count));
-  const Tensor numbers = dense(seeds);
-  const int64_t* seed = numbers.const_data_ptr<int64_t>();
-  for_each_part(numbers.size(0), count * 5 + 3000, [&](int64_t begin, int64_t end) {
-    std::vector<uint32_t> order(static_cast<size_t>(vocab_size)), head(static_cast<size_t>(count));
-    std::iota(order.begin(), order.end(), 0u);
-    for (int64_t i = begin; i < end; ++i) {
-      draw_permutation(uint32_t(seed[i]), vocab_size, count, order.data(), head.data());
-      f(i, head.data());
-    }
-  });
-}
-
-}  // namespace
-
-Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  Tensor out = make({seeds.dim() == 1 ? seeds.size(0) : 0, count > 0 ? count : 0}, ScalarType::Long);
-  int64_t* to = out.mutable_data_ptr<int64_t>();
-  for_each_list(seeds, vocab_size, count, [&](int64_t i, const uint32_t* head) {
-    for (int64_t j = 0; j < count; ++j) to[i * count + j] = head[j];
-  });
-  return out;
-}
-
-Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  require_vocabulary(vocab_size);
-  const int64_t words = (vocab_size + 31) / 32;
-  Tensor out = make({seeds.dim() == 1 ? seeds.size(0) : 0, words}, ScalarType::Int);
-  uint32_t* to = static_cast<uint32_t*>(out.mutable_data_ptr());
-  for_each_list(seeds, vocab_size, count, [&](int64_t i, const uint32_t* head) {
-    uint32_t* set = to + i * words;
-    std::memset(set, 0, size_t(words) * sizeof(uint32_t));
-    for (int64_t j = 0; j < count; ++j) set[head[j] >> 5] |= 1u << (head[j] & 31);
-  });
-  return out;
 }
 
 }  // namespace caw

@@ -35,6 +35,12 @@ Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);
 
 Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count);
 
+// Whether tokens[i] is among the first `count` entries of the permutation of seeds[i].
+Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t vocab_size, int64_t count);
+
+// Number indices[i] of the generator that seeds[i] starts.
+Tensor generator_words(const Tensor& seeds, const Tensor& indices);
+
 Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
 }  // namespace caw

@@ -13,5 +13,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
   m.impl("permutation_head", TORCH_BOX(&caw::permutation_head));
   m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
+  m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));
+  m.impl("generator_words", TORCH_BOX(&caw::generator_words));
   m.impl("small_linear", TORCH_BOX(&caw::small_linear));
 }

@@ -1,8 +1,9 @@
 // topk_softmax on the CPU.
 //
-// 1. the greatest element of each of about 4 K blocks; the K-th greatest of these is a threshold that at least K
-//    elements reach and, on ordinary rows, few more;
-// 2. the sum of exponentials of the row (now in the cache), and the elements of the blocks that reach the threshold;
+// 1. the greatest element of each of about 4 K blocks, and the sum of exponentials of the block while it is in the
+//    cache; the K-th greatest of the maxima is a threshold that at least K elements reach and, on ordinary rows, few
+//    more;
+// 2. the elements of the blocks that reach the threshold;
 // 3. an integer sort of the few that are left, by value and then by smaller id.
 // Rows with NaN or +inf, or without a finite element, take a plain path with the same order.
 
@@ -89,14 +90,13 @@ double fast_row(const void* row, Dtype dtype, int64_t vocab_size, int64_t k, Buf
   const Kernels& simd = kernels();
   const int64_t block = block_size(vocab_size, k);
   own.maxima.resize(size_t((vocab_size + block - 1) / block));
-  const float top = simd.block_maxima(row, dtype, vocab_size, block, own.maxima.data());
-  if (!std::isfinite(top)) return NAN;
+  double sum = 0;
+  const float top = simd.maxima_and_sum(row, dtype, vocab_size, block, own.maxima.data(), &sum);
+  if (!std::isfinite(top) || sum != sum) return NAN;
   const float threshold = threshold_of(own.maxima, own.wide, k);
   own.keys.resize(size_t(vocab_size));
-  double sum = 0;
-  const int64_t count = simd.filter_and_sum(
-      row, dtype, vocab_size, block, own.maxima.data(), threshold, top, own.keys.data(), &sum);
-  if (sum != sum) return NAN;
+  const int64_t count =
+      simd.filter(row, dtype, vocab_size, block, own.maxima.data(), threshold, own.keys.data());
   own.keys.resize(size_t(count));
   sort_greatest(own.keys, k);
   if (count < k) pad_with_masked(row, dtype, vocab_size, k, own.keys);

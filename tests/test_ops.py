@@ -107,6 +107,8 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "sampling_noise": lambda: [[CONTEXT, KEY, V]],
     "permutation_head": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],
+    "permutation_contains": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 36, -1]), V, 9]],
+    "generator_words": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 700, 0])]],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Reference of `permutation_head` and `permutation_green`: the lists others draw with torch's CPU generator.
+"""Reference of the `permutation_...` ops and `generator_words`: what others draw with torch's CPU generator.
 
 A list is torch.randperm(V)[:count] after manual_seed(seed): MT19937, of whose seed only 32 bits count, and a
 forward Fisher-Yates shuffle (checked against torch for every vocabulary size in the tests).
@@ -6,6 +6,7 @@ forward Fisher-Yates shuffle (checked against torch for every vocabulary size in
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 SEED_MASK = 0xFFFFFFFF
@@ -29,3 +30,28 @@ def permutation_green_ref(seeds: torch.Tensor, vocab_size: int, count: int) -> t
     member.scatter_(1, permutation_head_ref(seeds, vocab_size, count), 1)
     packed = (member.view(-1, words, BITS) << torch.arange(BITS, device=seeds.device)).sum(dim=-1)
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
+
+
+def permutation_contains_ref(seeds: torch.Tensor, tokens: torch.Tensor, vocab_size: int, count: int) -> torch.Tensor:
+    """Whether tokens[i] is among the first `count` entries of the permutation of seeds[i]: int64 [N] twice -> bool [N].
+
+    Tokens outside [0, vocab_size) are in no list.
+    """
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    low = seeds & SEED_MASK
+    for seed in low.unique():
+        asks = low == seed
+        found[asks] = torch.isin(tokens[asks], permutation_head_ref(seed[None], vocab_size, count))
+    return found
+
+
+def generator_words_ref(seeds: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The 32-bit number indices[i] of the generator that seeds[i] starts: int64 [N] twice -> int64 [N], below 2^32."""
+    words = torch.empty_like(indices)
+    low = seeds & SEED_MASK
+    for seed in low.unique():
+        asks = low == seed
+        size = int(indices[asks].max()) + 1
+        stream = np.random.RandomState(int(seed)).randint(0, 1 << BITS, size=size, dtype=np.uint32)
+        words[asks] = torch.from_numpy(stream.astype(np.int64)).to(words.device)[indices[asks]]
+    return words

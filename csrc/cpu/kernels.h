@@ -30,11 +30,11 @@ struct AttendTask {
 
 struct Kernels {
   const char* name;
-  // Largest element (NaN left out) of each block of `block` elements, and of the row.
-  float (*block_maxima)(const void* row, int dtype, int64_t size, int64_t block, float* maxima);
-  // Sum of exp(x - top), and keys of x >= threshold (> if it is -inf) into `keys`; returns how many.
-  int64_t (*filter_and_sum)(const void* row, int dtype, int64_t size, int64_t block, const float* maxima,
-      float threshold, float top, uint64_t* keys, double* sum);
+  // Largest element (NaN left out) of each block of `block` elements, and of the row; the sum of exp(x - largest).
+  float (*maxima_and_sum)(const void* row, int dtype, int64_t size, int64_t block, float* maxima, double* sum);
+  // Keys of x >= threshold (> if it is -inf) into `keys`; returns how many.
+  int64_t (*filter)(const void* row, int dtype, int64_t size, int64_t block, const float* maxima, float threshold,
+      uint64_t* keys);
   void (*exp_shifted)(const float* x, float shift, int64_t size, float* out);  // exp(x - shift)
   void (*attend)(const AttendTask& task, float* scratch);                     // scratch: attend_scratch floats
   // out[i] = bias[i] + sum_j weight[i, j] x[j], at least 0 if `relu`
@@ -42,7 +42,24 @@ struct Kernels {
       float* out);
   // Gumbel noise of tokens [begin, end) (begin a multiple of 4) from a Philox key and the last 3 counter words.
   void (*gumbel_row)(const uint32_t* counter, uint32_t key_lo, uint32_t key_hi, int64_t begin, int64_t end, float* out);
+  // Words of `count` tokens, PRF(key, the `window` ids before, token). ids: 32 bits each, `window` missing ones in front
+  // of the tokens; vectors read up to kScorePad ids and write up to kScorePad words beyond the end.
+  void (*context_words)(uint64_t key, const uint32_t* ids, int64_t window, int64_t count, uint32_t* words);
+  // The same of selfhash, with its seeds. states: selfhash_scratch(count, window) words.
+  void (*selfhash_words)(uint64_t key, const uint32_t* ids, int64_t window, int64_t count, uint32_t* states,
+      uint32_t* seeds, uint32_t* words);
+  void (*race_scores)(const uint32_t* words, int64_t count, double* values);  // -log(1 - uniform(word))
+  // MT19937 (random_lists.h): the next 624 words of the state, in place and untempered.
+  void (*twist)(uint32_t* state);
+  // target[j] = first + j + tempered(state[j]) % (size - first - j) for j < count <= min(624, size - first); entries up
+  // to the next multiple of 16 may be overwritten.
+  void (*draw_targets)(const uint32_t* state, uint32_t size, uint32_t first, int count, uint32_t* target);
+  // The first j in [begin, end) with values[j] == wanted, else end; reads up to 15 entries beyond the end.
+  int (*first_equal)(const uint32_t* values, int begin, int end, uint32_t wanted);
 };
+
+constexpr int64_t kScorePad = 32;
+inline int64_t selfhash_scratch(int64_t count, int64_t window) { return 4 * (count + window + kScorePad); }
 
 inline int64_t attend_scratch(int64_t rows, int64_t padded) { return 2 * kTile * padded + rows * kTile; }
 

@@ -15,10 +15,15 @@ namespace {
 
 #include "kernels.inc"
 
+#include "words.inc"
+
 #include "noise.inc"
+
+#include "lists.inc"
 }  // namespace
 extern const Kernels kAvx2 = {
-    "avx2", block_maxima, filter_and_sum, exp_shifted, attend, affine, gumbel_row};
+    "avx2", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, context_words, selfhash_words,
+    race_scores, twist, draw_targets, first_equal};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "../candidates.h"
+#include "../random_lists.h"
 #include "kernels.h"
 
 #if (defined(__x86_64__) || defined(_M_X64)) && defined(__GNUC__)

@@ -8,8 +8,13 @@ namespace {
 
 #include "kernels.inc"
 
+#include "words.inc"
+
 #include "noise.inc"
+
+#include "lists.inc"
 }  // namespace
 extern const Kernels kGeneric = {
-    "generic", block_maxima, filter_and_sum, exp_shifted, attend, affine, gumbel_row};
+    "generic", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, context_words, selfhash_words,
+    race_scores, twist, draw_targets, first_equal};
 }  // namespace caw

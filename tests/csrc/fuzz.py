@@ -125,7 +125,31 @@ def lists() -> Any:
     )
 
 
-CALLS: list[Callable[[], Any]] = [topk, attention, commit, evaluate, select, enumerate_, score, noise, lists]
+def members() -> Any:
+    n, vocab_size = size(), random.choice([1, 8, 33, 1000, 0])
+    return ops.permutation_contains(
+        tensor([n], torch.int64, 10**9), tensor([n], torch.int64, 1100), vocab_size, random.choice([0, 1, 8, 33, -1])
+    )
+
+
+def words() -> Any:
+    n = size()
+    return ops.generator_words(tensor([n], torch.int64, 10**9), tensor([n], torch.int64, 10**4))
+
+
+CALLS: list[Callable[[], Any]] = [
+    topk,
+    attention,
+    commit,
+    evaluate,
+    select,
+    enumerate_,
+    score,
+    noise,
+    lists,
+    members,
+    words,
+]
 
 
 def main(seconds: float, seed: int) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.permutation_ref import permutation_green_ref, permutation_head_ref
+from caw.triton_kernels.permutation_ref import (
+    generator_words_ref,
+    permutation_contains_ref,
+    permutation_green_ref,
+    permutation_head_ref,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 
 from caw import ops
 
@@ -62,6 +69,64 @@ def test_a_list_does_not_depend_on_those_before_it() -> None:
         assert torch.equal(ops.permutation_head(seed[None], 777, 333)[0], many[row])
 
 
+def in_sets(sets: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Membership of tokens [N, M] in the sets int32 [N, words] of permutation_green."""
+    return (sets.gather(1, tokens >> 5) >> (tokens & 31) & 1).bool()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_token_is_followed_to_its_place(size: int) -> None:
+    """Few tokens of a seed are followed through the draws, many are looked up in its list; both agree with the list."""
+    seeds = torch.tensor(SEEDS[:5])
+    for count in sorted({0, 1, size // 4, size - 1, size}):
+        sets = ops.permutation_green(seeds, size, count)
+        for asked in (1, 7, 33):
+            tokens = torch.randint(0, size, (len(seeds), asked))
+            got = ops.permutation_contains(seeds.repeat_interleave(asked), tokens.flatten(), size, count)
+            assert torch.equal(got.view(-1, asked), in_sets(sets, tokens))
+
+
+@given(
+    size=st.integers(1, 3000),
+    share=st.floats(0, 1),
+    seeds=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=3),
+    pairs=st.integers(1, 80),
+    kind=st.integers(0, 2**31),
+)
+def test_members_of_any_list(size: int, share: float, seeds: list[int], pairs: int, kind: int) -> None:
+    generator = torch.Generator().manual_seed(kind)
+    rows = torch.randint(0, len(seeds), (pairs,), generator=generator)
+    tokens = torch.randint(-2, size + 2, (pairs,), generator=generator)
+    asked = torch.tensor(seeds)[rows]
+    count = int(share * size)
+    expected = permutation_contains_ref(asked, tokens, size, count)
+    assert torch.equal(ops.permutation_contains(asked, tokens, size, count), expected)
+
+
+def test_whole_vocabularies_of_small_sizes() -> None:
+    """Every token, count and a hundred seeds for the sizes at which blocks and vectors end."""
+    for size in (1, 2, 15, 16, 17, 33, 623, 624, 625, 1249):
+        seeds = torch.randint(0, 2**31, (100 if size < 100 else 3,))
+        for count in {0, 1, size // 2, size - 1, size, min(size, 624), min(size, 625)}:
+            tokens = torch.arange(size)
+            sets = ops.permutation_green(seeds, size, count)
+            for part in tokens.split(20):  # below the number from which a list is drawn
+                rows, columns = seeds.repeat_interleave(len(part)), part.repeat(len(seeds))
+                got = ops.permutation_contains(rows, columns, size, count)
+                assert torch.equal(got.view(len(seeds), -1), in_sets(sets, part.expand(len(seeds), -1)))
+
+
+def test_words_are_those_of_the_generator() -> None:
+    seeds = torch.tensor(SEEDS).repeat(6)
+    indices = torch.randint(0, 5000, seeds.shape)
+    indices[:4] = torch.tensor([0, 623, 624, 1247])
+    got = ops.generator_words(seeds, indices)
+    assert torch.equal(got, generator_words_ref(seeds, indices))
+    for seed, index, word in zip(seeds.tolist(), indices.tolist(), got.tolist(), strict=True):
+        generator = torch.Generator().manual_seed(seed & 0xFFFFFFFF)
+        assert torch.rand(5000, generator=generator)[index].item() == (word & 0xFFFFFF) / 2**24
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match=r"count must be in \[0, vocab_size\], got 9"):
         ops.permutation_head(torch.tensor([1]), 8, 9)
@@ -70,3 +135,10 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(RuntimeError, match=r"vocab_size must be in \[1, 2\*\*31\), got 0"):
         ops.permutation_green(torch.tensor([1]), 0, 0)
     assert ops.permutation_green(torch.empty(0, dtype=torch.int64), 100, 5).shape == (0, 4)
+    with pytest.raises(RuntimeError, match=r"tokens must have shape \[2\], got \[3\]"):
+        ops.permutation_contains(torch.tensor([1, 2]), torch.tensor([1, 2, 3]), 8, 2)
+    with pytest.raises(RuntimeError, match=r"indices must be in \[0, 2\*\*31\), got -1"):
+        ops.generator_words(torch.tensor([1]), torch.tensor([-1]))
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert ops.permutation_contains(nothing, nothing, 8, 2).shape == (0,)
+    assert ops.generator_words(nothing, nothing).shape == (0,)
