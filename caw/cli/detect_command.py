@@ -5,33 +5,50 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from caw.cli import options as opt
+from caw.cli.detect_config import read_candidates
+from caw.cli.detect_output import Item, Result, result_line, show, show_null_reports, show_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import open_lines
-from caw.detection import DetectionResult, Detector
-from caw.jsonl import Row, RowId, read_rows, text_field
+from caw.detection import Detector
+from caw.detection.candidates import detect_any
+from caw.detection.html_report import write_html
+from caw.detection.locate import Region, locate
+from caw.detection.null_report import null_report, plot_qq
+from caw.detection.power import power_table
+from caw.jsonl import Row, read_rows, text_field
 from caw.models import DEMO_MODEL, load_tokenizer
-from caw.show import format_p, visible
+from caw.watermarks import Watermark
 
 CHUNK = 256  # texts handed to the detector at once
+TEST, REPORT = "Test", "Reports"
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
 @dataclass(frozen=True)
-class Item:
-    """One text (or its token ids) to test."""
+class Task:
+    """What to do with the texts: detectors by name (one, or the candidates of --config), and which outputs."""
 
-    number: int
-    id: RowId
-    content: str | list[int]
+    detectors: dict[str, Detector]
+    fpr: float
+    as_json: bool
+    scores: bool
+    regions: bool
+    html: Path | None
+
+    @property
+    def only(self) -> Detector | None:
+        """The detector, where there is just one."""
+        return next(iter(self.detectors.values())) if len(self.detectors) == 1 else None
 
 
 def detect(
@@ -40,7 +57,7 @@ def detect(
     input: Annotated[
         str | None, typer.Option("--input", "-i", help='JSONL, a text a line: {"text": ..., "id": ...}; - is stdin.')
     ] = None,
-    field: Annotated[str, typer.Option(help="Field of --input that holds the text, or a list of token ids.")] = "text",
+    field: Annotated[str, typer.Option(help="Field of a line that holds the text, or a list of token ids.")] = "text",
     tokenizer: Annotated[
         str | None,
         typer.Option(help=f"Of the model that wrote the text: {DEMO_MODEL}, a .gguf file, a folder or a hub id."),
@@ -50,13 +67,32 @@ def detect(
     gamma: opt.Gamma = None,
     seeding: opt.Seeding = None,
     context_width: opt.ContextWidth = None,
-    fpr: Annotated[float, typer.Option(help="Share of unmarked texts that may be called watermarked.")] = 1e-3,
+    format: opt.FormatName = None,
+    vocab_size: opt.VocabSize = None,
+    config: Annotated[
+        Path | None, _option(opt.MARK, "YAML file of several watermarks to look for at once.", "--config")
+    ] = None,
+    fpr: Annotated[float, _option(TEST, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
     mode: Annotated[
-        str,
-        typer.Option(help="Count evidence once, or as the other system of the format does.", metavar="exact|compat"),
+        str, _option(TEST, "Count evidence once, or as the other system of the format does.", metavar="exact|compat")
     ] = "exact",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a text on stdout.")] = False,
-    scores: Annotated[bool, typer.Option("--scores", help="Add each token's id and score to the JSON.")] = False,
+    mid_p: Annotated[bool, _option(TEST, "Mid-p values: uniform on average, not conservative.", "--mid-p")] = False,
+    normalize: Annotated[
+        str | None, _option(TEST, "Steps before tokenising, in order.", metavar="nfc,nfkc,spaces,quotes")
+    ] = None,
+    prefix: Annotated[str, _option(TEST, "A prompt or template that texts begin with and that is not tested.")] = "",
+    weights: Annotated[
+        str | None, _option(TEST, "Weights per token: a shipped table or a file of `caw detection-weights`.")
+    ] = None,
+    regions: Annotated[bool, _option(TEST, "Also find where in a long text the mark is.", "--regions")] = False,
+    as_json: Annotated[bool, _option(REPORT, "One JSON object a text on stdout.", "--json")] = False,
+    scores: Annotated[bool, _option(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
+    html: Annotated[Path | None, _option(REPORT, "Write a page that shows the evidence.", "--html")] = None,
+    null: Annotated[
+        str | None, _option(REPORT, "JSONL of unmarked texts: measure false positives of the key.", "--null-report")
+    ] = None,
+    qq: Annotated[Path | None, _option(REPORT, "Image file for the QQ plot of --null-report.", "--qq")] = None,
+    power: Annotated[str | None, _option(REPORT, "JSONL of marked texts: share found by length.", "--power")] = None,
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
 
@@ -68,56 +104,135 @@ def detect(
 
     - export CAW_KEY=...
     - caw detect --tokenizer smollm2-135m --text "..."
-    - caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5
+    - caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5 --regions --html essay.html
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
     - caw detect --input out.jsonl --field tokens
+    - caw detect --tokenizer smollm2-135m --config candidates.yaml essay.txt
+    - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.png
     """
     with user_errors():
-        _require_known(watermark)
-        mark = opt.build_watermark(watermark, key, {"gamma": gamma, "seeding": seeding, "context-width": context_width})
-        assert mark is not None
-        Detector(None, mark, fpr, mode)  # type: ignore[arg-type]  # checks its arguments before anything is loaded
-        if scores and not as_json:
-            raise ValueError("--scores belongs to --json, which is missing; add --json")
-        items, bad = read_items(source, text, input, field)
-        loaded = None
-        if any(isinstance(item.content, str) for item in items):
-            if tokenizer is None:
-                raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
-            loaded = load_tokenizer(tokenizer)
-        detector = Detector(loaded, mark, fpr, mode)  # type: ignore[arg-type]
-        results = []
-        for item, result in run_detection(detector, items):
-            if isinstance(result, str):
-                bad += 1
-                complain(f"line {item.number}: {result}")
-            elif as_json:
-                print(json.dumps(result_line(item, result, scores)), flush=True)
-            else:
-                results.append((item, result))
-        if not as_json:
-            show(results, single=input is None)
+        marks = _watermarks(
+            config, watermark, key,
+            {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
+             "vocab-size": vocab_size},
+        )  # fmt: skip
+        steps = tuple(normalize.split(",")) if normalize else ()
+        detectors = {
+            name: Detector(None, mark, fpr, mode, mid_p, steps, prefix, weights)  # type: ignore[arg-type]
+            for name, mark in marks.items()
+        }
+        task = Task(detectors, fpr, as_json, scores, regions, html)
+        _check(task, qq, null)
+        given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
+        items, bad = read_items(given, field)
+        task = _with_tokenizer(task, items, tokenizer)
+        if null is not None:
+            _report_null(task, items, qq)
+        elif power is not None:
+            _report_power(task, items)
+        else:
+            bad += _test(task, items, single=input is None)
     if bad:
         raise typer.Exit(BAD_LINES)
 
 
-def _require_known(watermark: str) -> None:
-    if watermark not in opt.WATERMARKS:
+def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
+    """The watermarks to look for, by name."""
+    if config is not None:
+        given = [f"--{option}" for option, value in options.items() if value is not None]
+        if given:
+            raise ValueError(f"--config says everything about the watermarks, got {given[0]} as well; leave it out")
+        return read_candidates(config)
+    if name not in opt.WATERMARKS:
         raise ValueError(
-            f"watermark must be one of {', '.join(opt.WATERMARKS)}, got {watermark!r}; name the one to look for"
+            f"watermark must be one of {', '.join(opt.WATERMARKS)}, got {name!r}; name the one to look for"
         )
+    mark = opt.build_watermark(name, key, options)
+    assert mark is not None
+    return {name: mark}
 
 
-def read_items(source: str | None, text: str | None, lines: str | None, field: str) -> tuple[list[Item], int]:
-    """Items from exactly one of FILE, --text and --input, and how many lines were bad (each reported)."""
-    given = [name for name, value in (("FILE", source), ("--text", text), ("--input", lines)) if value is not None]
+def _check(task: Task, qq: Path | None, null: str | None) -> None:
+    """Refuse options that would do nothing."""
+    if task.scores and not task.as_json:
+        raise ValueError("--scores belongs to --json, which is missing; add --json")
+    if qq is not None and null is None:
+        raise ValueError("--qq belongs to --null-report, which is missing; add it")
+    if task.only is None and (task.regions or task.html):
+        raise ValueError("--regions and --html show one watermark, got several candidates; leave --config out")
+
+
+def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task:
+    if not any(isinstance(item.content, str) for item in items):
+        return task
+    if name is None:
+        raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
+    loaded = load_tokenizer(name)
+    return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
+
+
+def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
+    """Test all items, print what was found; how many could not be tested."""
+    results: list[tuple[Item, Result]] = []
+    parts: dict[int, list[Region]] = {}
+    bad = 0
+    for item, result in run_detection(task, items):
+        if isinstance(result, str):
+            bad += 1
+            complain(f"line {item.number}: {result}")
+            continue
+        if task.regions:
+            assert task.only is not None
+            parts[item.number] = locate(item.content, task.only)
+        if task.as_json:
+            print(json.dumps(result_line(item, result, task.scores, parts.get(item.number))), flush=True)
+        if not task.as_json or task.html:
+            results.append((item, result))
+    if not task.as_json:
+        show(results, parts, single=single)
+    if task.html is not None:
+        assert task.only is not None
+        write_html(task.html, [(str(i.id), r, parts.get(i.number, [])) for i, r in results], task.only)  # type: ignore[misc]
+        complain(f"wrote {task.html}")
+    return bad
+
+
+def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
+    reports = {name: null_report([i.content for i in items], detector) for name, detector in task.detectors.items()}
+    if task.as_json:
+        for name, report in reports.items():
+            print(json.dumps({"name": name, **report.as_dict()}), flush=True)
+    else:
+        show_null_reports(reports)
+    if qq is not None:
+        plot_qq(list(reports.values()), qq)
+        complain(f"wrote {qq}")
+
+
+def _report_power(task: Task, items: Sequence[Item]) -> None:
+    for detector in task.detectors.values():
+        rows = power_table([i.content for i in items], detector)
+        if task.as_json:
+            for row in rows:
+                print(json.dumps({"key_id": detector.watermark.key_id, **row.as_dict()}), flush=True)
+        else:
+            show_power(rows)
+
+
+def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], int]:
+    """Items from exactly one of FILE, --text and the files of lines, and how many lines were bad (each reported)."""
+    given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
-        raise ValueError(f"expected one of FILE, --text and --input, got {' and '.join(given) or 'none'}; give one")
-    if text is not None:
-        return [Item(1, 1, text)], 0
-    if source is not None:
-        return [Item(1, 1, _read_text(source))], 0
+        raise ValueError(
+            "expected one of FILE, --text and --input, or --null-report or --power with their own, "
+            f"got {' and '.join(given) or 'none'}; give one"
+        )
+    lines = sources[given[0]]
     assert lines is not None
+    if given[0] == "--text":
+        return [Item(1, 1, lines)], 0
+    if given[0] == "FILE":
+        return [Item(1, 1, _read_text(lines))], 0
     items, bad = [], 0
     with open_lines(lines) as stream:
         for row in read_rows(stream):
@@ -141,61 +256,25 @@ def _read_text(source: str) -> str:
         raise ValueError(f"{source} must be UTF-8 text, it is not; convert it") from None
 
 
-def run_detection(detector: Detector, items: Sequence[Item]) -> Iterator[tuple[Item, DetectionResult | str]]:
+def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
     """Result of each item, or one sentence why it has none; texts first, then ids."""
     for kind in (str, list):
         chosen = [item for item in items if isinstance(item.content, kind)]
         for start in range(0, len(chosen), CHUNK):
-            yield from _detect_chunk(detector, chosen[start : start + CHUNK])
+            yield from _detect_chunk(task, chosen[start : start + CHUNK])
 
 
-def _detect_chunk(detector: Detector, items: Sequence[Item]) -> Iterator[tuple[Item, DetectionResult | str]]:
+def _detect_chunk(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
     """One call for all; one by one only if something among them is refused."""
+    contents = [item.content for item in items]
     try:
-        results = detector([item.content for item in items])
+        results = task.only(contents) if task.only else detect_any(contents, task.detectors, task.fpr)
     except (TypeError, ValueError) as error:
         if len(items) == 1:
             yield items[0], str(error)
             return
         for item in items:
-            yield from _detect_chunk(detector, [item])
+            yield from _detect_chunk(task, [item])
         return
     assert isinstance(results, list)
     yield from zip(items, results, strict=True)
-
-
-def result_line(item: Item, result: DetectionResult, scores: bool) -> dict[str, Any]:
-    """What --json prints of one text."""
-    line = {"id": item.id, **asdict(result)}
-    if not scores:
-        del line["token_ids"], line["token_scores"]
-    return line
-
-
-def show(results: Sequence[tuple[Item, DetectionResult]], *, single: bool) -> None:
-    """Results for people, on stdout."""
-    console = Console()
-    if single:
-        for _, result in results:
-            style = "bold green" if result.is_watermarked else "bold"
-            console.print(result.message, style=style, highlight=False, markup=False)
-            console.print(
-                f"p-value {format_p(result.p_value)}, z-score {result.z_score:.2f}, "
-                f"{result.num_scored} of {result.num_tokens} tokens counted, "
-                f"{result.watermark} key {result.key_id}",
-                highlight=False,
-            )  # fmt: skip
-        return
-    table = Table("id", "watermarked", "p-value", "z-score", "counted / tokens", "remark")
-    for item, result in results:
-        verdict = "[green]yes[/]" if result.is_watermarked else "no"
-        table.add_row(
-            Text(visible(str(item.id))), verdict, format_p(result.p_value), f"{result.z_score:.2f}",
-            f"{result.num_scored} / {result.num_tokens}", "" if result.num_scored else "too short to score",
-        )  # fmt: skip
-    if results:
-        console.print(table)
-        found = sum(result.is_watermarked for _, result in results)
-        console.print(
-            f"{found} of {len(results)} texts are watermarked at a false-positive rate of {results[0][1].fpr:g}"
-        )

@@ -85,6 +85,7 @@ def generate(
     delta: opt.Delta = None,
     seeding: opt.Seeding = None,
     context_width: opt.ContextWidth = None,
+    format: opt.FormatName = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     policy: opt.PolicyName = "fixed",
@@ -144,7 +145,7 @@ def generate(
             key,
             {
                 "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
-                "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+                "top-k-exp": top_k_exp, "strength-exp": strength_exp, "format": format,
             },
         )  # fmt: skip
         how = opt.build_policy(

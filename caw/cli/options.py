@@ -17,11 +17,12 @@ from caw.watermarks import EXP, KGW, Unigram, Watermark
 
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
+FORMAT = {"format": "format", "vocab-size": "vocab_size"}
 # which options each watermark and policy takes, and the argument each one becomes
 WATERMARKS: dict[str, tuple[type[Watermark], dict[str, str]]] = {
-    "kgw": (KGW, {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"}),
-    "unigram": (Unigram, {"gamma": "gamma", "delta": "delta"}),
-    "exp": (EXP, {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"}),
+    "kgw": (KGW, {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"} | FORMAT),
+    "unigram": (Unigram, {"gamma": "gamma", "delta": "delta"} | FORMAT),
+    "exp": (EXP, {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT),
 }
 POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
     "fixed": (FixedStrength, {"strength": "value"}),
@@ -42,7 +43,17 @@ KEY_HELP = "Secret: an integer below 2^64, or text. Set CAW_KEY instead, so that
 Key = Annotated[str | None, _option(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
 Gamma = Annotated[float | None, _option(MARK, "kgw, unigram: green share of the vocabulary [0.25].", "--gamma")]
 Delta = Annotated[float | None, _option(MARK, "kgw, unigram: logit bonus of green tokens [4.0].", "--delta")]
-Seeding = Annotated[str | None, _option(MARK, "kgw [lefthash].", "--seeding", metavar="lefthash|selfhash")]
+Seeding = Annotated[
+    str | None, _option(MARK, "kgw [lefthash]; other formats have more.", "--seeding", metavar="lefthash|selfhash")
+]
+FormatName = Annotated[
+    str | None,
+    _option(MARK, "Number format, to share texts with other systems [native].", "--format",
+            metavar="native|transformers|markllm|lm-watermarking|sbw"),
+]  # fmt: skip
+VocabSize = Annotated[
+    int | None, _option(MARK, "Number of the model's logits; other systems' formats need it to detect.", "--vocab-size")
+]
 ContextWidth = Annotated[
     int | None, _option(MARK, "Tokens that seed kgw [1; selfhash 4] or exp [4].", "--context-width")
 ]

@@ -8,7 +8,7 @@ measured share rises more slowly than the expected one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,10 @@ class PowerRow:
     low: float
     high: float
     texts: int
+
+    def as_dict(self) -> dict[str, float | None]:
+        """The row for JSON; None stands for nan there."""
+        return {name: (None if value != value else value) for name, value in asdict(self).items()}
 
 
 def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float) -> float:

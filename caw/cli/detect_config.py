@@ -1,0 +1,68 @@
+"""`caw detect --config`: candidates from a YAML (or JSON) file.
+
+candidates:
+  - name: ours
+    watermark: kgw              # kgw, unigram, exp
+    key_env: CAW_KEY            # the environment variable that holds the key, or `key: ...`
+    delta: 2.5                  # any parameter of the class
+  - name: a partner's
+    watermark: kgw
+    key: 15485863
+    format: transformers
+    vocab_size: 49152
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from caw.cli import options as opt
+from caw.watermarks import Watermark
+
+
+def read_candidates(path: Path) -> dict[str, Watermark]:
+    """Watermarks by name; ValueError in one sentence, which never holds a key."""
+    import yaml  # comes with transformers
+
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        # what the parser says would quote the file, and with it perhaps a key
+        raise ValueError(f"{path} must be a YAML file, it cannot be read; check its indentation and quotes") from None
+    entries = loaded.get("candidates") if isinstance(loaded, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"{path} must hold a list `candidates`, found none; see `caw detect --help`")
+    found: dict[str, Watermark] = {}
+    for number, entry in enumerate(entries, 1):
+        name, watermark = _candidate(entry, f"{path}, candidate {number}")
+        if name in found:
+            raise ValueError(f"{path} must name each candidate once, got {name!r} twice; rename one")
+        found[name] = watermark
+    return found
+
+
+def _candidate(entry: Any, where: str) -> tuple[str, Watermark]:
+    if not isinstance(entry, dict) or not all(isinstance(k, str) for k in entry):
+        raise ValueError(f"{where} must be a mapping of names to values, got {type(entry).__name__}; indent it")
+    values = dict(entry)
+    kind = values.pop("watermark", "kgw")
+    if kind not in opt.WATERMARKS:
+        raise ValueError(f"{where}: watermark must be one of {', '.join(opt.WATERMARKS)}, got {kind!r}; choose one")
+    cls = opt.WATERMARKS[kind][0]
+    key, variable = values.pop("key", None), values.pop("key_env", None)
+    if (key is None) == (variable is None):
+        raise ValueError(f"{where}: expected one of key and key_env, got {'none' if key is None else 'both'}; give one")
+    if variable is not None:
+        if not os.environ.get(str(variable)):
+            raise ValueError(f"{where}: expected a key in {variable}, got none; export it")
+        key = opt.parse_key(os.environ[str(variable)])
+    name = str(values.pop("name", f"{kind} {where.rsplit(' ', 1)[-1]}"))
+    known = {field.name for field in fields(cls)} - {"key"}
+    for parameter in values:
+        if parameter not in known:
+            raise ValueError(f"{where}: {parameter!r} is no parameter of {kind}; use {', '.join(sorted(known))}")
+    assert key is not None
+    return name, cls(key, **values)

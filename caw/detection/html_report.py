@@ -1,0 +1,180 @@
+"""`caw detect --html`: what was found, in a sentence anyone can read, and the evidence behind it. One page, no script.
+
+Tokens are coloured by what they say: for the mark, against it, or nothing. The curve is the evidence gathered so far,
+-log10 of the p-value of the text up to each token: 3 means "once in a thousand texts without the mark".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw.detection.detector import DetectionResult, Detector
+from caw.detection.locate import Region
+from caw.detection.statistics import tails
+from caw.detection.weights import TokenWeights, weighted_tails
+from caw.show import format_p, visible
+from caw.watermarks.green_list import GreenList
+
+POINTS = 240  # of the curve
+WIDTH, HEIGHT, EDGE = 720, 180, 34
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1d1f; --soft: #63676e; --line: #d9dce1; --paper: #fff; --card: #f7f8fa;
+  --for: #1d9a45; --against: #c2410c; --curve: #0b63c4; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --soft: #9aa1ab; --line: #33373e; --paper: #131417;
+  --card: #1b1d21; --for: #35c268; --against: #f08a4b; --curve: #7ab8ff; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.5rem 3rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 .5rem; } h2 { font-size: 1.1rem; margin: 0 0 .4rem; }
+article { border: 1px solid var(--line); border-radius: .5rem; background: var(--card); padding: 1rem 1.2rem;
+  margin: 1.2rem 0; }
+.soft { color: var(--soft); font-size: .9rem; } .verdict { font-size: 1.1rem; font-weight: 650; }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; margin: .8rem 0; border-top: 1px solid var(--line);
+  padding-top: .8rem; }
+.text span { border-radius: .15rem; } .region { border-bottom: 2px solid var(--curve); }
+svg { width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
+"""
+PROOF = (
+    "What this shows: how likely a text without the mark is to score this high, whoever wrote it. What it does not "
+    "show: that a text without the mark was written by a person (other programs leave no mark, and editing removes it), that "
+    "every sentence is from the program, or who used it. Whoever holds the key can make marked texts."
+)
+
+
+def verdict(result: DetectionResult) -> str:
+    """One sentence for people who know nothing of statistics."""
+    if not result.num_scored:
+        return "This text is too short to say anything about it."
+    if result.is_watermarked:
+        return (
+            f"This text carries the mark: of texts without it, about {once_in(result.p_value)} would look as much like "
+            "one with it."
+        )
+    return (
+        "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (About "
+        f"{once_in(result.p_value)} texts without the mark look like this or more.)"
+    )
+
+
+def once_in(p: float) -> str:
+    """A probability as a frequency: "1 in 2,000"."""
+    if p > 0.3:
+        return f"{round(10 * p)} in 10"
+    if p < 1e-15:
+        return "1 in more than a million billion"
+    count = 1 / p
+    digits = max(0, len(str(int(count))) - 2)
+    return f"1 in {int(round(count, -digits)):,}"
+
+
+def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens read, -log10 p of the text up to there), at most POINTS of them, beginning with (0, 0)."""
+    counted = np.array([s is not None for s in result.token_scores], dtype=bool)
+    values = np.array([s or 0.0 for s in result.token_scores], dtype=np.float64)
+    ends = np.unique(np.linspace(0, len(values), min(POINTS, len(values) + 1)).astype(np.int64))
+    if isinstance(detector.weights, TokenWeights):
+        levels = detector.weights.of(np.array(result.token_ids, dtype=np.int64))
+        same = np.zeros(len(values), dtype=np.int64)
+        nulls = [weighted_tails(detector.watermark, values[:e], levels[:e], same[:e], counted[:e], 1)[1] for e in ends]
+        p = [null.p_values[0] for null in nulls]
+        return ends, -np.log10(np.maximum(p, 1e-300))
+    sums = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])[ends]
+    counts = np.concatenate([[0], np.cumsum(counted)])[ends]
+    if isinstance(detector.watermark, GreenList):
+        sums = np.rint(sums)
+    p_values = tails(detector.watermark, sums, counts, detector.mode, detector.mid_p).p_values
+    return ends, -np.log10(np.maximum(p_values, 1e-300))
+
+
+def write_html(
+    path: str | Path, results: Sequence[tuple[str, DetectionResult, Sequence[Region]]], detector: Detector
+) -> None:
+    """Write one page on any number of results, each with its name and its marked parts (may be none)."""
+    articles = "\n".join(_article(name, result, regions, detector) for name, result, regions in results)
+    page = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>caw detect</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>Is this text watermarked?</h1>
+<p class="soft">{escape(PROOF)}</p>
+{articles}
+<p class="soft">Colours: <span style="color: var(--for)">green</span> tokens speak for the mark,
+<span style="color: var(--against)">orange</span> ones against it; pale ones were seen before in this text and do not
+count again. Rest the pointer on a token for its score.</p>
+</body>
+</html>
+"""
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _article(name: str, result: DetectionResult, regions: Sequence[Region], detector: Detector) -> str:
+    facts = (
+        f"p-value {format_p(result.p_value)}, z-score {result.z_score:.2f}, {result.num_scored} of {result.num_tokens} "
+        f"tokens count, {result.watermark} key {result.key_id}, false-positive rate asked for {result.fpr:g}"
+    )
+    where = "".join(
+        f'<p class="soft">Marked part: tokens {r.start} to {r.end} (corrected p = {escape(format_p(r.p_value))})</p>'
+        for r in regions
+    )
+    return (
+        f'<article><h2>{escape(visible(name))}</h2><p class="verdict">{escape(verdict(result))}</p>'
+        f'<p class="soft">{escape(facts)}</p>{where}{_curve(result, detector)}'
+        f'<div class="text">{_tokens(result, regions, detector)}</div></article>'
+    )
+
+
+def _tokens(result: DetectionResult, regions: Sequence[Region], detector: Detector) -> str:
+    null = detector.watermark.green_fraction if isinstance(detector.watermark, GreenList) else 1.0
+    spread = float(np.sqrt(null * (1 - null))) if isinstance(detector.watermark, GreenList) else 1.0
+    inside = {i for r in regions for i in range(r.start, r.end)}
+    out = []
+    for i, (token, score) in enumerate(zip(result.token_ids, result.token_scores, strict=True)):
+        text = escape(visible(_word(token, detector.tokenizer)))
+        kind = ' class="region"' if i in inside else ""
+        if score is None:
+            out.append(f'<span{kind} style="opacity: .55" title="not counted">{text}</span>')
+            continue
+        lean = (score - null) / spread
+        colour = "--for" if lean > 0 else "--against"
+        share = min(70, round(22 * abs(lean)))
+        style = f"background: color-mix(in srgb, var({colour}) {share}%, transparent)"
+        out.append(f'<span{kind} style="{style}" title="token {i}: score {score:.3g}">{text}</span>')
+    return "".join(out)
+
+
+def _word(token: int, tokenizer: Any) -> str:
+    if tokenizer is None or not hasattr(tokenizer, "decode"):
+        return f"{token} "
+    return str(tokenizer.decode([token]))
+
+
+def _curve(result: DetectionResult, detector: Detector) -> str:
+    """The running evidence as an SVG line, with the level that was asked for."""
+    if result.num_scored < 2:
+        return ""
+    at, evidence = running_evidence(result, detector)
+    asked = -np.log10(result.fpr)
+    top = max(float(evidence.max()), asked) * 1.1
+    x = EDGE + (WIDTH - EDGE - 8) * at / max(1, int(at[-1]))
+    y = HEIGHT - 22 - (HEIGHT - 32) * evidence / top
+    level = HEIGHT - 22 - (HEIGHT - 32) * asked / top
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="evidence by token">'
+        f'<line x1="{EDGE}" y1="{level:.1f}" x2="{WIDTH - 8}" y2="{level:.1f}" stroke="var(--soft)" '
+        f'stroke-dasharray="4 4"/><text x="{EDGE + 4}" y="{level - 4:.1f}">asked for: 1 in {1 / result.fpr:,.0f}</text>'
+        f'<polyline points="{points}" fill="none" stroke="var(--curve)" stroke-width="1.8"/>'
+        f'<text x="{EDGE}" y="{HEIGHT - 4}">tokens read: 0</text>'
+        f'<text x="{WIDTH - 8}" y="{HEIGHT - 4}" text-anchor="end">{int(at[-1])}</text>'
+        f'<text x="2" y="14">1 in</text><text x="2" y="27">10^{top:.0f}</text></svg>'
+    )

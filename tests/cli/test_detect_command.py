@@ -1,0 +1,155 @@
+"""`caw detect`: candidates, reports, formats and what texts may go through before they are tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import TEXT, save_tiny, tiny_tokenizer
+from typer.testing import CliRunner
+
+import caw
+from caw.cli import app
+
+KEY = "a key for tests"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("tiny")))
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["detect", *arguments], env={"CAW_KEY": KEY, "CAW_TRACEBACK": ""})
+
+
+def lines(*arguments: str) -> list[dict[str, Any]]:
+    result = run("--json", *arguments)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def marked_ids(watermark: Any, count: int, vocab_size: int = 300) -> list[int]:
+    """Ids of which three in four are green, without a model."""
+    import torch
+
+    ids = [5]
+    generator = torch.Generator().manual_seed(3)
+    while len(ids) < count:
+        options = torch.randint(0, vocab_size, (4,), generator=generator)
+        rows = torch.stack([torch.tensor([*ids[-watermark.window :], int(o)]) for o in options])
+        scores = [float(watermark.score_tokens(row).values[-1]) for row in rows]
+        ids.append(int(options[max(range(4), key=scores.__getitem__)]))
+    return ids
+
+
+def corpus(path: Path, contents: list[Any], field: str = "text") -> str:
+    path.write_text("".join(json.dumps({"id": i, field: c}) + "\n" for i, c in enumerate(contents)))
+    return str(path)
+
+
+def test_candidates_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECOND_KEY", "17")
+    config = tmp_path / "candidates.yaml"
+    config.write_text(
+        "candidates:\n"
+        "  - {name: ours, watermark: kgw, key_env: CAW_KEY}\n"
+        "  - {name: old, watermark: kgw, key_env: SECOND_KEY}\n"
+        "  - {name: partner, key: 15485863, format: transformers, vocab_size: 300}\n"
+    )
+    source = corpus(tmp_path / "ids.jsonl", [marked_ids(caw.KGW(key=17), 80), list(range(80))], "ids")
+    first, second = lines("--config", str(config), "--input", source, "--field", "ids")
+    assert first["matches"] == ["old"] and first["is_watermarked"] and second["matches"] == []
+    assert set(first["results"]) == {"ours", "old", "partner"} and first["p_values"]["ours"] > 1e-3
+    table = run("--config", str(config), "--input", source, "--field", "ids").stdout
+    assert "old" in table and KEY not in table and "15485863" not in table
+
+
+BAD_CONFIGS = [
+    ("nothing: 1", "must hold a list `candidates`"),
+    ("candidates: [3]", "must be a mapping"),
+    ("candidates: [{watermark: nil, key: 1}]", "watermark must be one of"),
+    ("candidates: [{key: 1, key_env: X}]", "one of key and key_env, got both"),
+    ("candidates: [{key_env: CAW_NO_SUCH_VARIABLE}]", "expected a key in CAW_NO_SUCH_VARIABLE"),
+    ("candidates: [{key: 1, top_k: 3}]", "'top_k' is no parameter of kgw"),
+    ("candidates: [{name: a, key: 1}, {name: a, key: 2}]", "must name each candidate once"),
+    ("candidates: [{key: 987654321, format: transformers}]", "needs vocab_size"),
+    ("a: [", "must be a YAML file"),
+]
+
+
+@pytest.mark.parametrize("content, expected", BAD_CONFIGS)
+def test_bad_candidates(content: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(content)
+    result = run("--config", str(tmp_path / "c.yaml"), "--text", "x")
+    assert result.exit_code == 2 and expected in result.stderr and result.stderr.count("\n") == 1
+    assert "987654321" not in result.stderr
+
+
+REFUSED = [
+    (["--text", "x", "--qq", "a.png"], "--qq belongs to --null-report"),
+    (["--text", "x", "--normalize", "upper"], "normalize must name steps of"),
+    (["--text", "x", "--format", "markllm", "--key", "5"], "needs vocab_size"),
+    (["--text", "x", "--format", "klingon"], "format must be one of native"),
+    (["--text", "x", "--weights", "no-such-table"], "expected a table of weights"),
+    (["--text", "x", "--null-report", "y"], "got --text and --null-report"),
+    (["--text", "x", "--config", "c.yaml", "--gamma", "0.5"], "--config says everything"),
+]
+
+
+@pytest.mark.parametrize("arguments, expected", REFUSED)
+def test_refused(arguments: list[str], expected: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2 and expected in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_null_report(model: str, tmp_path: Path) -> None:
+    texts = [f"{TEXT[0][i:]} {i} {TEXT[1][: 40 + i]}" for i in range(40)]
+    source = corpus(tmp_path / "plain.jsonl", texts)
+    (report,) = lines("--tokenizer", model, "--null-report", source)
+    assert report["texts"] == 40 and [r["level"] for r in report["rates"]] == [1e-1, 1e-2, 1e-3, 1e-4]
+    shown = run("--tokenizer", model, "--null-report", source)
+    assert shown.exit_code == 0 and "unmarked texts" in " ".join(shown.stdout.split())
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    plot = tmp_path / "qq.png"
+    assert run("--tokenizer", model, "--null-report", source, "--qq", str(plot)).exit_code == 0
+    assert plot.stat().st_size > 1000
+
+
+def test_power(tmp_path: Path) -> None:
+    watermark = caw.KGW(key=KEY)
+    source = corpus(tmp_path / "marked.jsonl", [marked_ids(watermark, 60)] * 3, "ids")
+    rows = lines("--power", source, "--field", "ids")
+    by = {(r["tokens"], r["fpr"]): r for r in rows}
+    assert by[50, 1e-3]["measured"] == 1 and by[50, 1e-3]["expected"] > 0.9 and by[100, 1e-3]["measured"] is None
+    assert "measured" in run("--power", source, "--field", "ids").stdout
+
+
+def test_regions_page_and_mid_p(tmp_path: Path) -> None:
+    watermark = caw.KGW(key=KEY)
+    ids = [*range(400, 700), *marked_ids(watermark, 90), *range(700, 900)]
+    source = corpus(tmp_path / "ids.jsonl", [ids], "ids")
+    page = tmp_path / "page.html"
+    (line,) = lines("--input", source, "--field", "ids", "--regions", "--html", str(page))
+    (region,) = line["regions"]
+    assert abs(region["start"] - 300) < 15 and abs(region["end"] - 390) < 15 and region["p_value"] < 1e-3
+    html = page.read_text()
+    assert "Marked part: tokens" in html and "<script" not in html and KEY not in html
+    (mid,) = lines("--input", source, "--field", "ids", "--mid-p")
+    assert mid["p_value"] < line["p_value"]
+
+
+def test_formats_and_texts_that_came_through_other_programs(model: str) -> None:
+    vocab = ["--format", "transformers", "--vocab-size", "400", "--key", "7", "--tokenizer", model]
+    text = TEXT[0]
+    expected = caw.detect(text, tiny_tokenizer(), caw.KGW(key=7, format="transformers", vocab_size=400))
+    (line,) = lines(*vocab, "--text", text)
+    assert line["p_value"] == expected.p_value
+    (line,) = lines(*vocab, "--text", "Prompt: " + text.replace(" ", "\u00a0"), "--normalize", "spaces",
+                    "--prefix", "Prompt: ", "--mode", "compat")  # fmt: skip
+    compat = caw.detect(
+        " " + text, tiny_tokenizer(), caw.KGW(key=7, format="transformers", vocab_size=400), mode="compat"
+    )
+    assert line["z_score"] == compat.z_score

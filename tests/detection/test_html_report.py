@@ -1,0 +1,86 @@
+"""The page on one text: its sentence, its colours, its curve, and that nothing in a text becomes markup."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caw.detection import Detector
+from caw.detection.html_report import once_in, running_evidence, verdict, write_html
+from caw.detection.weights import TokenWeights
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW
+
+
+class Evil:
+    """A tokenizer whose tokens are markup."""
+
+    def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
+        return {"input_ids": [[ord(c) for c in t] for t in texts]}
+
+    def decode(self, ids: list[int]) -> str:
+        return f"<script>{ids[0]}</script>\x1b"
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "line", "polyline"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1)], ids=["kgw", "exp"])
+def test_page(watermark: Any, tmp_path: Path) -> None:
+    detector = Detector(Evil(), watermark)
+    results = [("<b>one</b>", detector("some words and some more words"), []), ("empty", detector(""), [])]
+    write_html(tmp_path / "page.html", results, detector)  # type: ignore[arg-type]
+    page = (tmp_path / "page.html").read_text()
+    reader = Reader()
+    reader.feed(page)
+    assert not reader.open and "script" not in reader.tags and "b" not in reader.tags and "\x1b" not in page
+    assert reader.tags.count("article") == 2 and reader.tags.count("svg") == 1
+    assert "too short to say anything" in page and "What it does not show" in page
+
+
+@pytest.mark.parametrize("weights", [None, TokenWeights(np.full(300, 7))], ids=["plain", "weighted"])
+def test_the_curve_ends_at_the_p_value(weights: Any) -> None:
+    detector = Detector(None, KGW(key=2), weights=weights)
+    result = detector(np.random.default_rng(0).integers(0, 300, 120).tolist())
+    at, evidence = running_evidence(result, detector)  # type: ignore[arg-type]
+    assert at[0] == 0 and evidence[0] == 0 and at[-1] == 120
+    assert_close(10 ** -evidence[-1], result.p_value, "weighted")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "p, expected",
+    [
+        (0.9, "9 in 10"),
+        (0.05, "1 in 20"),
+        (1 / 2040, "1 in 2,000"),
+        (3.2e-7, "1 in 3,100,000"),
+        (0.0, "1 in more than"),
+    ],
+)
+def test_frequencies(p: float, expected: str) -> None:
+    assert once_in(p).startswith(expected)
+
+
+def test_sentences() -> None:
+    detector = Detector(None, EXP(key=1))
+    assert "too short" in verdict(detector([[]])[0])  # type: ignore[index]
+    assert verdict(detector(list(range(50)))).startswith("No mark was found")  # type: ignore[arg-type]
