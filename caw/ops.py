@@ -6,6 +6,7 @@ Triton kernels. `references()` asks for PyTorch explicitly; nothing falls back s
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from caw import _ext
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.commit_step_ref import commit_step_ref
+from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, enumerate_candidates_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -144,7 +146,7 @@ evaluator_step = _register(
     "evaluator_step(Tensor[] probs, Tensor[] weights, Tensor candidates, Tensor needs, Tensor counts, Tensor pending, "
     "Tensor pending_strength, Tensor pending_capacity, int k, int transform, float theta, float beta, int rule, "
     "float full) -> (Tensor, Tensor, Tensor)",
-    evaluator_step_ref,
+    functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
     lambda probs, weights, candidates, needs, counts, pending, pending_strength, pending_capacity, *rest: (
         torch.empty_like(pending_capacity),
         torch.empty_like(pending_strength),
@@ -171,12 +173,9 @@ race_values = _register(
     triton="race_values",
 )
 
-# ---- ops that only the extension has; callers keep their PyTorch code for when it is missing -------------------------
-# enumerate_candidates: the whole ladder of each row. Reference: Watermark.ladder. scheme: see watermarks/base.py
-RACE_TOP_K, RACE_SCALE = 2, 3
 
-
-def _rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
+# ---- enumerate_candidates: the whole ladder of each row of a native format; scheme: see watermarks/base.py -----------
+def rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
     """Width M of a ladder over K = `size` entries."""
     if scheme != RACE_TOP_K:
         return size if scheme == RACE_SCALE else 2
@@ -197,7 +196,7 @@ def _enumerate_candidates_fake(
     full: float,
     max_strength: float,
 ) -> tuple[torch.Tensor, ...]:
-    width = _rungs(values.shape[1], scheme, full, max_strength)
+    width = rungs(values.shape[1], scheme, full, max_strength)
     needs = values.new_empty((values.shape[0], width))
     return torch.empty_like(needs, dtype=torch.int64), needs, ids.new_empty((values.shape[0],))
 
@@ -205,9 +204,12 @@ def _enumerate_candidates_fake(
 enumerate_candidates = _register(
     "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, int key, int scheme, "
     "int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
-    None,
+    enumerate_candidates_ref,
     _enumerate_candidates_fake,
+    triton="enumerate_candidates",
 )
+
+# ---- ops without a reference here; callers keep their PyTorch code for when no kernel is there -----------------------
 
 # score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: their score_tokens_ref
 score_tokens = _register(
@@ -224,6 +226,7 @@ sampling_noise = _register(
     "sampling_noise(Tensor context, int key, int vocab_size) -> Tensor",
     None,
     lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
+    triton="sampling_noise",
 )
 
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
@@ -273,14 +276,18 @@ class Ops:
     topk_softmax: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]
     sibling_attention: Callable[..., torch.Tensor]
     commit_kv: Callable[..., None]
+    commit_step: Callable[..., None]
     evaluate_capacity: Callable[..., torch.Tensor]
     select_candidate: Callable[..., torch.Tensor]
-    native: bool = True  # use the ops that only the extension has, where it has them for the device
+    evaluator_step: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    native: bool = True  # use the ops whose reference is a watermark's or sampler's own PyTorch code
 
 
 def dispatched() -> Ops:
     """The ops as torch dispatches them by device."""
-    return Ops(topk_softmax, sibling_attention, commit_kv, evaluate_capacity, select_candidate)
+    return Ops(
+        topk_softmax, sibling_attention, commit_kv, commit_step, evaluate_capacity, select_candidate, evaluator_step
+    )
 
 
 def references() -> Ops:
@@ -289,8 +296,10 @@ def references() -> Ops:
         topk_softmax_ref,
         sibling_attention_ref,
         commit_kv_ref,
+        commit_step_ref,
         evaluate_capacity_ref,
         select_candidate_ref,
+        evaluator_step_ref,
         native=False,
     )
 

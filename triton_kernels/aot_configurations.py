@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from caw.triton_kernels.aot import Report
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
+from caw.triton_kernels.enumerate_candidates import enumerate_candidates
+from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
 from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.race_values import race_values
+from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
 from caw.triton_kernels.topk_softmax import topk_softmax
 
@@ -103,6 +106,17 @@ def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
     return Configuration(f"prf w{width}{' selfhash' if selfhash else ''}", call)
 
 
+def ladder(scheme: int, width: int, k: int = 100) -> Configuration:
+    record = [empty(2, k), empty(2, k, dtype=I64), empty(2, k), empty(2, 128256), empty(2, width, dtype=I64)]
+    key = 0x0123456789ABCDEF
+
+    def call() -> None:
+        enumerate_candidates(*record, key, scheme, 1 << 22, 10.0, 1.0)
+        sampling_noise(record[-1], key, 128256)
+
+    return Configuration(f"ladder s{scheme} w{width}", call)
+
+
 def checked() -> list[Configuration]:
     """What the tests compile for compute capability 9.0: every kernel, dtype, head dim and option at least once."""
     return [
@@ -131,6 +145,10 @@ def checked() -> list[Configuration]:
         prf(1, False),
         prf(4, False),
         prf(3, True),
+        ladder(GREEN, 1),
+        ladder(SELFHASH, 3),
+        ladder(RACE_TOP_K, 4),
+        ladder(RACE_SCALE, 4),
     ]
 
 
@@ -174,6 +192,8 @@ def shipped() -> Iterator[Configuration]:
                 yield commit(32, 2, 8, dim, dtype, positions)
     yield from (prf(width, False) for width in (0, 1, 2, 3, 4, 5, 8))
     yield from (prf(width, True) for width in (1, 2, 3, 4))
+    yield from (ladder(scheme, width) for scheme in (GREEN, RACE_TOP_K, RACE_SCALE) for width in (1, 4, 8))
+    yield from (ladder(SELFHASH, width) for width in (1, 3))
 
 
 def complaints(report: Report) -> list[str]:

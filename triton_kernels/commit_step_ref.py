@@ -27,7 +27,7 @@ def commit_step_ref(
         following: the four tensors of the chosen candidate's record, which becomes p_i.
     """
     commit_kv_ref(store, scratch, choice, lengths, active)
-    rows = active.nonzero()[:, 0]
-    logits[rows] = step_logits[rows, choice[rows]]
+    rows = torch.arange(choice.shape[0], device=choice.device)
+    torch.where(active[:, None], step_logits[rows, choice], logits, out=logits)
     for old, new in zip(reversed(records), reversed([*following, *records][: len(records)]), strict=True):
-        old[rows] = new[rows]
+        torch.where(active if old.dim() == 1 else active[:, None], new, old, out=old)

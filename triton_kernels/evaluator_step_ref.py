@@ -7,6 +7,8 @@ choice   = the rung of the ladder that the strength reaches                     
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
@@ -48,6 +50,9 @@ def evaluator_step_ref(
     beta: float,
     rule: int,
     full: float,
+    *,
+    evaluate: Callable[..., torch.Tensor] = evaluate_capacity_ref,
+    select: Callable[..., torch.Tensor] = select_candidate_ref,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Capacity float32 [B], strength float32 [B], choice int64 [B].
 
@@ -56,9 +61,10 @@ def evaluator_step_ref(
         weights: as in `evaluate_capacity_ref`; F = len(probs) * k.
         candidates, needs, counts, rule, full: the ladder, as in `select_candidate_ref`.
         pending: int64 [B]; where >= 0, the capacity and strength carried over are used instead of new ones.
+        evaluate, select: implementations of `evaluate_capacity` and `select_candidate`.
     """
     waiting = pending >= 0
-    capacity = evaluate_capacity_ref(features_ref(probs, k, transform), weights)
+    capacity = evaluate(features_ref(probs, k, transform), weights)
     strength = torch.where(waiting, pending_strength, strength_ref(capacity, theta, beta))
     capacity = torch.where(waiting, pending_capacity, capacity)
-    return capacity, strength, select_candidate_ref(candidates, needs, counts, strength, rule, full)
+    return capacity, strength, select(candidates, needs, counts, strength, rule, full)

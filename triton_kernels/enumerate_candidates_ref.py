@@ -1,0 +1,80 @@
+"""Reference of `enumerate_candidates`: the ladder of each row from its record, in plain PyTorch.
+
+The same ladders as `Watermark.ladder` of the native formats, from plain numbers instead of a watermark, as a kernel
+gets them: reweighting ladder (Kirchenbauer et al. 2023, Algorithm 2) and race ladder (Aaronson 2022).
+"""
+
+from __future__ import annotations
+
+import torch
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.race_values_ref import race_values_ref
+
+GREEN, SELFHASH, RACE_TOP_K, RACE_SCALE = range(4)  # schemes; see caw.watermarks.base.Native
+WORD = 0xFFFFFFFF
+
+
+def enumerate_candidates_ref(
+    values: torch.Tensor,
+    ids: torch.Tensor,
+    race: torch.Tensor,
+    scores: torch.Tensor,
+    context: torch.Tensor,
+    key: int,
+    scheme: int,
+    threshold: int,
+    full: float,
+    max_strength: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `caw.watermarks.ladder.Ladder` has them.
+
+    Args:
+        values: float32 [B, K], ids: int64 [B, K]: record of the logits the choice is made from; -inf and -1 = padding.
+        race: float32 [B, K], the unperturbed logits of ids; only races read them.
+        scores: float32 [B, V], the rows behind the record; read where it holds no green token and one beyond counts.
+        context: int64 [B, W]. key: the 64 bits of the list's key as a signed integer.
+        scheme: 0 green list of a context, 1 selfhash green list, 2 race by top_k, 3 race by scale.
+        threshold: a word is green iff (word >> 8) < threshold. full: delta, top_k or 1. max_strength: as in `ladder`.
+
+    M is 2 for green lists, the ranks that max_strength * full reaches for races by top_k, and K for races by scale.
+    """
+    from caw.watermarks import ladder as ladders  # here: watermarks import the ops, which import this
+
+    key_words = torch.tensor([key & WORD, (key >> 32) & WORD], device=values.device)
+    if scheme in (RACE_TOP_K, RACE_SCALE):
+        found = race_values_ref(values, ids, race, context, key_words)
+        if scheme == RACE_TOP_K:
+            rungs = ladders.race_ladder_top_k(ids, found, int(full), max_strength)
+        else:
+            start = values.double()
+            slope = torch.where(found > -torch.inf, found - start, -torch.inf)
+            rungs = ladders.race_ladder_scale(ids, start, slope, max_strength)
+        missing = ids.shape[1] - rungs.candidates.shape[1] if scheme == RACE_SCALE else 0
+        candidates = torch.cat([rungs.candidates, ids[:, :1].expand(-1, missing)], dim=1)
+        return candidates, torch.nn.functional.pad(rungs.needs, (0, missing), value=torch.inf), rungs.counts
+    token, logit = _green_of_record(values, ids, context, key, threshold, scheme == SELFHASH)
+    limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
+    beyond = (values[:, -1] > -torch.inf) & (values[:, -1] + limit * full >= values[:, 0])
+    wanted = (token < 0) & beyond
+    scanned, scanned_logit = green_argmax_ref(scores, context, key_words, threshold, scheme == SELFHASH, wanted)
+    token, logit = torch.where(wanted, scanned, token), torch.where(wanted, scanned_logit, logit)
+    rungs = ladders.reweight_ladder(ids[:, 0], values[:, 0], token, logit, full, max_strength)
+    return rungs.candidates, rungs.needs, rungs.counts
+
+
+def _green_of_record(
+    values: torch.Tensor, ids: torch.Tensor, context: torch.Tensor, key: int, threshold: int, selfhash: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first green token of each record and its logit; -1 and -inf where there is none."""
+    from caw.watermarks import prf
+
+    secret = key & ((1 << 64) - 1)
+    if selfhash:
+        pairs = [prf.context_words(secret, column[:, None], ids) for column in context.unbind(1)]
+        words = prf.token_word(secret, prf.absorb_context(secret, [torch.stack(pairs).amin(dim=0), ids]), ids)
+    else:
+        words = prf.context_words(secret, context, ids)
+    green = ((words >> 8) < threshold) & (values > -torch.inf)
+    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
+    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
+    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
