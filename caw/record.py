@@ -46,6 +46,20 @@ class Record:
         self.values[rows], self.ids[rows] = other.values, other.ids
         self.probs[rows], self.logsumexp[rows] = other.probs, other.logsumexp
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Values, ids, probs, logsumexp."""
+        return [self.values, self.ids, self.probs, self.logsumexp]
+
+    def take_over(self, mask: torch.Tensor, other: Record) -> None:
+        """Overwrite in place the rows where mask [B] is true with those of `other`."""
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            torch.where(mask if mine.dim() == 1 else mask[:, None], theirs, mine, out=mine)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop all rows but these (int64 [R], ascending), which move to the front of the same memory."""
+        self.values, self.ids, self.probs, self.logsumexp = (kept_rows(t, rows) for t in self.tensors)
+
     def where(self, mask: torch.Tensor, other: Record) -> Record:
         """Rows of `other` where mask [B] is true, of self elsewhere."""
         m = mask[:, None]
@@ -59,3 +73,9 @@ class Record:
     def take(self, rows: torch.Tensor) -> Record:
         """The rows int64 [R] as a record of their own."""
         return Record(self.values[rows], self.ids[rows], self.probs[rows], self.logsumexp[rows])
+
+
+def kept_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """tensor[rows] as a view of the front of the same memory; the rest of it is free."""
+    tensor[: rows.numel()] = tensor[rows]
+    return tensor[: rows.numel()]

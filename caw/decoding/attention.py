@@ -16,10 +16,10 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 
 from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.prefill_attention import causal_attention
 from caw.decoding.support import refusal
 
 NAME = "caw"
-EAGER_BLOCK = 256  # query rows per block where scores are materialised; bounds memory at 256 * T per head
 
 
 @dataclass
@@ -27,13 +27,14 @@ class Layout:
     """How the rows of one forward lie.
 
     cache: where their keys and values go.
-    lengths: int64 [rows], committed tokens before the candidates; None in prefill, whose rows are whole prompts,
-        left-aligned. limit: places of the cache that any row uses.
+    lengths: int64 [rows], committed tokens before the candidates; None in prefill, of left-aligned prompts.
+    limit: places of the cache that any row uses. start: in prefill, how many tokens of each prompt are in the cache.
     """
 
     cache: SiblingCache
     lengths: torch.Tensor | None = None
     limit: int = 0
+    start: int = 0
 
 
 def attention(
@@ -56,7 +57,10 @@ def attention(
     cache = caw_layout.cache
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if caw_layout.lengths is None:
-        out = causal_attention(query, key, value, scale, sliding_window, softcap, s_aux)
+        if caw_layout.start:
+            before = cache.before(module.layer_idx)
+            key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
+        out = causal_attention(query, key, value, scale, sliding_window, softcap, s_aux, cache.prefill_attention)
     else:
         assert cache.store is not None
         prefix = cache.store[module.layer_idx, :, : query.shape[0], :, : caw_layout.limit]
@@ -103,57 +107,6 @@ def _declared_window(module: torch.nn.Module) -> int | None:
     if layer_types and "sliding" not in layer_types[module.layer_idx]:
         return None
     return window
-
-
-def causal_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """Causal self-attention of left-aligned rows, [R, H, T, D]; a mask only where window, softcap or sinks need it."""
-    tokens = query.shape[2]
-    if softcap is None and sinks is None and (window is None or tokens <= window):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=tokens > 1, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
-    group = query.shape[1] // key.shape[1]
-    key, value = (x.float().repeat_interleave(group, 1) for x in (key, value))
-    blocks = []
-    for start in range(0, tokens, EAGER_BLOCK):
-        end = min(start + EAGER_BLOCK, tokens)
-        first = 0 if window is None else max(0, start - window + 1)  # no row of the block sees what lies before
-        distance = torch.arange(start, end, device=query.device)[:, None] - torch.arange(
-            first, end, device=query.device
-        )
-        hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
-        seen = key[:, :, first:end], value[:, :, first:end]
-        blocks.append(_eager_block(query[:, :, start:end], *seen, hidden, scale, softcap, sinks))
-    return torch.cat(blocks, dim=2)
-
-
-def _eager_block(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    hidden: torch.Tensor,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """Attention of some query rows over float32 keys, where hidden [rows, keys] is false; scores in float32."""
-    scores = (query.float() @ key.transpose(2, 3)) * scale
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(hidden, -torch.inf)
-    if sinks is not None:
-        sink = sinks.float().view(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
-        scores = torch.cat([scores, sink], dim=-1)
-    weights = scores.softmax(dim=-1)[..., : key.shape[2]]
-    return (weights @ value).to(query.dtype)
 
 
 class caw_attention:

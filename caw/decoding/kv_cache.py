@@ -9,6 +9,7 @@ The store never holds a rejected sibling: commit copies the chosen one. R = B, o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from caw import ops
+from caw.decoding.prefill_attention import PrefillAttention
+from caw.record import kept_rows
 
 
 class SiblingLayer(CacheLayerMixin):
@@ -66,6 +69,7 @@ class SiblingCache(Cache):
         num_layers: L. batch: B. capacity: S, tokens a sequence can hold. slots: C.
         copies: 1, or how many copies of each prefix the batch baseline keeps.
         device: where lengths live; keys and values follow the model. kernels: implementation of the ops.
+        prefill_attention: see `prefill_attention.causal_attention`.
     """
 
     def __init__(
@@ -77,13 +81,16 @@ class SiblingCache(Cache):
         device: torch.device,
         copies: int = 1,
         kernels: ops.Ops | None = None,
+        prefill_attention: PrefillAttention = "sdpa",
     ) -> None:
         self.num_layers, self.batch, self.capacity, self.slots, self.copies = num_layers, batch, capacity, slots, copies
-        self.kernels = kernels or ops.dispatched()
+        self.kernels, self.prefill_attention = kernels or ops.dispatched(), prefill_attention
         self.store: torch.Tensor | None = None
         self.scratch: torch.Tensor | None = None
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
         self._prefill_rows: torch.Tensor | None = None
+        self._prefill_start = 0
+        self._shared: torch.Tensor | None = None  # [L, 2, HK, P, D], what all prompts begin with
         self._slot = 0
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
 
@@ -109,17 +116,22 @@ class SiblingCache(Cache):
         """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step."""
         assert self.store is not None and self.scratch is not None
         if self._prefill_rows is not None:
-            tokens = key.shape[2]
-            self.store[layer, 0, self._prefill_rows, :, :tokens] = key
-            self.store[layer, 1, self._prefill_rows, :, :tokens] = value
+            places = slice(self._prefill_start, self._prefill_start + key.shape[2])
+            self.store[layer, 0, self._prefill_rows, :, places] = key
+            self.store[layer, 1, self._prefill_rows, :, places] = value
             return
         end = self._slot + key.shape[2]
         self.scratch[layer, 0, : key.shape[0], self._slot : end] = key.transpose(1, 2)
         self.scratch[layer, 1, : key.shape[0], self._slot : end] = value.transpose(1, 2)
 
-    def begin_prefill(self, rows: torch.Tensor) -> None:
-        """The next forward fills these rows (int64 [R']) from position 0; right padding is written but never read."""
-        self._prefill_rows = rows
+    def begin_prefill(self, rows: torch.Tensor, start: int = 0) -> None:
+        """The next forward fills these rows (int64 [R']) from position `start` on; right padding is never read."""
+        self._prefill_rows, self._prefill_start = rows, start
+
+    def before(self, layer: int) -> torch.Tensor:
+        """Keys and values [2, R', HK, start, D] of the rows being filled, before the present forward."""
+        assert self._prefill_rows is not None and self.store is not None
+        return self.store[layer, :, self._prefill_rows, :, : self._prefill_start]
 
     def end_prefill(self, lengths: torch.Tensor) -> None:
         """The prompts of the rows just filled have these lengths (int64 [R'])."""
@@ -128,6 +140,22 @@ class SiblingCache(Cache):
         self.lengths[rows] = lengths
         for copy in range(1, self.copies):
             self.store[:, :, rows + copy * self.batch] = self.store[:, :, rows]
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether the beginning that all prompts share is kept."""
+        return self._shared is not None
+
+    def keep_shared(self, row: int, tokens: int) -> None:
+        """Keep the first `tokens` of a row for all rows to come."""
+        assert self.store is not None
+        self._shared = self.store[:, :, row, :, :tokens].clone()
+
+    def copy_shared(self, rows: Sequence[int]) -> None:
+        """Let rows begin with what `keep_shared` kept."""
+        assert self.store is not None and self._shared is not None
+        for row in rows:
+            self.store[:, :, row, :, : self._shared.shape[3]] = self._shared
 
     def begin_forward(self, slot: int = 0) -> None:
         """The next forward carries candidates slot, slot + 1, … of each sequence."""
@@ -147,9 +175,27 @@ class SiblingCache(Cache):
             self.lengths.copy_(before)
             self.kernels.commit_kv(part, picked, torch.zeros_like(choice), self.lengths, active)
 
+    def commit_step(
+        self,
+        choice: torch.Tensor,
+        active: torch.Tensor,
+        logits: torch.Tensor,
+        step_logits: torch.Tensor,
+        records: list[torch.Tensor],
+        following: list[torch.Tensor],
+    ) -> None:
+        """`commit`, and logits and records move along in the same launch; arguments as in `commit_step_ref`."""
+        assert self.store is not None and self.scratch is not None and self.copies == 1
+        self.kernels.commit_step(
+            self.store, self.scratch, choice, self.lengths, active, logits, step_logits, records, following
+        )
+
     def keep(self, rows: torch.Tensor) -> None:
-        """Drop every sequence but `rows` (int64 [B'])."""
+        """Drop every sequence but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
         assert self.store is not None and self.scratch is not None
-        all_rows = torch.cat([rows + copy * self.batch for copy in range(self.copies)])
-        self.store, self.scratch = self.store[:, :, all_rows], self.scratch[:, :, all_rows]
-        self.lengths, self.batch = self.lengths[rows], rows.numel()
+        kept = [row + copy * self.batch for copy in range(self.copies) for row in rows.tolist()]
+        for place, row in enumerate(kept):  # ascending: what is overwritten has moved already, or is dropped
+            if place != row:
+                self.store[:, :, place] = self.store[:, :, row]
+        self.store, self.scratch = self.store[:, :, : len(kept)], self.scratch[:, :, : len(kept)]
+        self.lengths, self.batch = kept_rows(self.lengths, rows), rows.numel()

@@ -1,4 +1,8 @@
-"""Run prompts once: fill their rows of the cache and keep the distributions of the first new position and before."""
+"""Run prompts once: fill their rows of the cache and keep the distributions of the first new position and before.
+
+Long prompts go through the model in chunks, which bounds the activations. What all prompts begin with (the examples of
+a few-shot evaluation) goes through it once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +17,41 @@ from caw.decoding.support import refusal
 from caw.record import Record
 
 MAX_ROWS = 8  # rows per forward; each keeps up to (history + 1) * rows rows of logits
-MAX_TOKENS = 8192  # padded tokens per forward; bounds the activations of long prompts
+MAX_TOKENS = 8192  # padded tokens per forward; bounds the activations
+CHUNK = 2048  # tokens of a row per forward
+MIN_SHARED = 32  # a shorter beginning is not worth a forward of its own
 
 
 def prefill(
-    model: Any, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], history: int
+    model: Any,
+    cache: SiblingCache,
+    rows: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    history: int,
+    shared: int = 0,
 ) -> tuple[torch.Tensor, list[Record]]:
     """Fill cache rows with prompts.
 
     Args:
         rows: R row numbers. prompts: R non-empty lists of token ids.
         history: how many positions before the first new one are wanted (N-).
+        shared: tokens that all prompts of this cache begin with (`shared_beginning`); they run at the first call.
 
     Returns:
         (logits float32 [R, V] of the first new position, records of p_i, p_{i-1}, …, p_{i-history}); a position
         before the model's first distribution is an empty record.
     """
     device = cache.lengths.device
+    if shared:
+        _fill_shared(model, cache, rows, prompts[0][:shared])
     order = sorted(range(len(rows)), key=lambda i: -len(prompts[i]))
     logits: list[torch.Tensor] = [torch.empty(0)] * len(rows)
     while order:
-        longest = len(prompts[order[0]])
-        group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // longest))]
+        longest = len(prompts[order[0]]) - shared
+        group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // min(longest, CHUNK)))]
         order = order[len(group) :]
         row_ids = torch.tensor([rows[i] for i in group], device=device)
-        found = _forward(model, cache, row_ids, [prompts[i] for i in group], history)
+        found = _forward(model, cache, row_ids, [prompts[i] for i in group], history, shared)
         for i, row in zip(group, found, strict=True):
             logits[i] = row
     stacked = torch.stack(logits)  # [R, history + 1, V]
@@ -49,29 +63,75 @@ def prefill(
     return stacked[:, 0], records
 
 
+def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:
+    """How many tokens all prompts begin with, the positions whose distributions are wanted left out; 0 if few."""
+    if len(prompts) < 2:
+        return 0
+    ordered = [tuple(p) for p in prompts]
+    first, last = min(ordered), max(ordered)  # in lexicographic order: what these two share all share
+    differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    shortest = min(len(p) for p in prompts)
+    shared = min(next(differing, shortest), shortest - 1 - history)
+    return shared if shared >= MIN_SHARED else 0
+
+
+def _fill_shared(model: Any, cache: SiblingCache, rows: Sequence[int], beginning: Sequence[int]) -> None:
+    """Put the keys and values of the shared beginning into `rows`; the model sees it once per cache."""
+    if not cache.has_shared:
+        row = torch.tensor(rows[:1], device=cache.lengths.device)
+        _forward(model, cache, row, [beginning], 0, 0)
+        cache.keep_shared(rows[0], len(beginning))
+    cache.copy_shared(rows)
+
+
 def _forward(
-    model: Any, cache: SiblingCache, rows: torch.Tensor, prompts: Sequence[Sequence[int]], history: int
+    model: Any,
+    cache: SiblingCache,
+    rows: torch.Tensor,
+    prompts: Sequence[Sequence[int]],
+    history: int,
+    start: int,
 ) -> torch.Tensor:
-    """Logits float32 [R, history + 1, V] of the last positions of each prompt, the newest first."""
+    """Logits float32 [R, history + 1, V] of the last positions of each prompt, the newest first; positions below
+    `start` are in the cache already."""
     device = rows.device
     lengths = torch.tensor([len(p) for p in prompts], device=device)
-    longest = int(lengths.max())
+    longest = max(len(p) for p in prompts)
     # right padding: a causal row never sees what comes after it, so no mask is needed
-    ids = torch.tensor([[*p, *[p[-1]] * (longest - len(p))] for p in prompts], device=device)
+    ids = torch.tensor([[*p[start:], *[p[-1]] * (longest - len(p))] for p in prompts], device=device)
     wanted = (lengths[:, None] - 1 - torch.arange(history + 1, device=device)[None]).clamp_min(0)
-    # one list of positions for all rows: transformers 5.17 knows no per-row choice
-    kept, column = torch.unique(wanted, return_inverse=True)
-    cache.begin_prefill(rows)
+    found: torch.Tensor | None = None
+    for begin in range(start, longest, CHUNK):
+        end = min(begin + CHUNK, longest)
+        inside = (wanted >= begin) & (wanted < end)
+        # one list of positions for all rows: transformers 5.17 knows no per-row choice
+        kept = torch.unique(torch.where(inside, wanted - begin, end - begin - 1))
+        logits = _chunk(model, cache, rows, ids[:, begin - start : end - start], begin, kept)
+        if found is None:
+            found = logits.new_zeros(*wanted.shape, logits.shape[-1])
+        row, column = inside.nonzero(as_tuple=True)
+        found[row, column] = logits[row, torch.searchsorted(kept, wanted[row, column] - begin)]
+    cache.end_prefill(lengths)
+    assert found is not None
+    return found
+
+
+def _chunk(
+    model: Any, cache: SiblingCache, rows: torch.Tensor, ids: torch.Tensor, begin: int, kept: torch.Tensor
+) -> torch.Tensor:
+    """One forward over ids [R, T] at positions begin, begin + 1, …; logits float32 [R, kept, V]."""
+    cache.begin_prefill(rows, begin)
+    positions = torch.arange(begin, begin + ids.shape[1], device=ids.device)
     output = model(
         ids,
-        position_ids=torch.arange(longest, device=device).expand_as(ids),
+        position_ids=positions.expand_as(ids),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=kept,
-        caw_layout=Layout(cache),
+        caw_layout=Layout(cache, start=begin),
     )
     silent = sum(not layer.attended for layer in cache.layers)
     if silent:
         raise refusal(model.config.model_type, f"{silent} of its layers do not attend through transformers' interface")
-    cache.end_prefill(lengths)
-    return output.logits[torch.arange(len(prompts), device=device)[:, None], column.view_as(wanted)].float()
+    logits: torch.Tensor = output.logits
+    return logits.float()

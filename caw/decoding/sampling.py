@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -21,7 +22,20 @@ DOMAIN = b"caw/sample"
 Warper = Callable[[torch.Tensor], torch.Tensor]
 
 
-def make_warper(settings: DecodeSettings) -> Warper | None:
+@dataclass(frozen=True)
+class Warping:
+    """transformers' warpers in a row; tensor operations of fixed shapes alone."""
+
+    processors: LogitsProcessorList
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        ids = torch.empty(logits.shape[0], 0, dtype=torch.int64, device=logits.device)
+        for processor in self.processors:
+            logits = processor(ids, logits)
+        return logits
+
+
+def make_warper(settings: DecodeSettings) -> Warping | None:
     """Temperature, top-k, top-p in transformers' order; None if they change nothing or decoding is greedy."""
     if not settings.do_sample:
         return None
@@ -34,29 +48,43 @@ def make_warper(settings: DecodeSettings) -> Warper | None:
         processors.append(TopPLogitsWarper(settings.top_p))
     if not processors:
         return None
-    return lambda logits: processors(torch.empty(logits.shape[0], 0, dtype=torch.int64), logits)
+    return Warping(processors)
+
+
+@dataclass(frozen=True)
+class GumbelNoise:
+    """Standard Gumbel draws of one seed; the key is worked out once, so that a call is tensor operations alone.
+
+    native: use the op where the device has a kernel: the same words, and floats that differ from the reference's only
+    where two float64 logarithms disagree at a rounding boundary of float32 (about one in 10^8).
+    """
+
+    key: int = field(repr=False)
+    native: bool
+
+    @classmethod
+    def of(cls, seed: int, device: torch.device, *, native: bool = True) -> GumbelNoise:
+        return cls(prf.derive_key(seed, DOMAIN), native and ops.has_kernel("sampling_noise", device.type))
+
+    def __call__(self, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """Draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2]."""
+        context = torch.cat([streams, positions[:, None]], dim=1)
+        if self.native:
+            return ops.sampling_noise(context, self.key - (self.key >> 63 << 64), vocab_size)
+        words = prf.vocabulary_words(self.key, context, vocab_size)
+        # all 32 bits: 24 would cap the noise at 16.6, within reach of a 100k vocabulary
+        u = (words.double() + 0.5) / 4294967296.0
+        return -torch.log(-torch.log(u)).float()
 
 
 def gumbel_noise(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Standard Gumbel draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2].
-
-    Compiled where the extension has a kernel: the same words, and floats that differ from the reference's only where
-    two float64 logarithms disagree at a rounding boundary of float32 (about one in 10^8).
-    """
-    if not ops.has_kernel("sampling_noise", streams.device.type):
-        return gumbel_noise_ref(seed, streams, positions, vocab_size)
-    key = prf.derive_key(seed, DOMAIN)
-    context = torch.cat([streams, positions[:, None]], dim=1)
-    return ops.sampling_noise(context, key - (key >> 63 << 64), vocab_size)
+    """Draws float32 [B, V] by the op where there is a kernel; see `GumbelNoise`."""
+    return GumbelNoise.of(seed, streams.device)(streams, positions, vocab_size)
 
 
 def gumbel_noise_ref(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """`gumbel_noise` in plain PyTorch."""
-    key = prf.derive_key(seed, DOMAIN)
-    words = prf.vocabulary_words(key, torch.cat([streams, positions[:, None]], dim=1), vocab_size)
-    # all 32 bits: 24 would cap the noise at 16.6, within reach of a 100k vocabulary
-    u = (words.double() + 0.5) / 4294967296.0
-    return -torch.log(-torch.log(u)).float()
+    return GumbelNoise.of(seed, streams.device, native=False)(streams, positions, vocab_size)
 
 
 def stream_ids(prompts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

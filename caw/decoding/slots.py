@@ -13,8 +13,9 @@ from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.linear import SmallLinears
-from caw.decoding.prefill import prefill
-from caw.decoding.sampling import make_warper, stream_ids
+from caw.decoding.prefill import prefill, shared_beginning
+from caw.decoding.rounds import Rounds, SingleSteps
+from caw.decoding.sampling import GumbelNoise, make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Stepper, StepResult
@@ -29,7 +30,7 @@ DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event
 StopCheck = Callable[[int, list[int]], bool]
 
 
-@dataclass
+@dataclass(eq=False)
 class ActiveSequence:
     """A sequence being decoded: which prompt, what came out, why it ended ("eos", "length", "stop" or "")."""
 
@@ -38,6 +39,11 @@ class ActiveSequence:
     tokens: list[int] = field(default_factory=list)
     trace: SequenceTrace = field(default_factory=SequenceTrace)
     finish_reason: str = ""
+
+    @property
+    def lacking(self) -> int:
+        """Tokens it may still get."""
+        return 0 if self.finish_reason else self.budget - len(self.tokens)
 
 
 class Decoder:
@@ -48,6 +54,9 @@ class Decoder:
         batch: slots of sequences. capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
         kernels: implementation of the ops; None = as torch dispatches.
+        fixed: decode by steps that read nothing back from the device, captured in CUDA graphs where there is CUDA; None
+            = on CUDA, if kernels, watermark and warper allow it.
+        report: called with what is being prepared, "" when that is done.
     """
 
     def __init__(
@@ -60,6 +69,8 @@ class Decoder:
         capacity: int,
         keep_rows: bool = False,
         kernels: ops.Ops | None = None,
+        fixed: bool | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         config = check_model(model)
         kernels = kernels or ops.dispatched()
@@ -68,7 +79,14 @@ class Decoder:
             watermark.check_strength(policy.max_strength)
         self.device = model_device(model)
         slots = candidate_slots(watermark, policy, settings)
-        self.stepper = Stepper(model, watermark, policy, settings, slots, make_warper(settings), kernels)
+        vocab_size = vocabulary_size(model)
+        ends = torch.zeros(vocab_size, dtype=torch.bool)
+        ends[[i for i in settings.eos_token_ids if i < vocab_size]] = True
+        noise = GumbelNoise.of(settings.seed, self.device, native=kernels.native) if settings.do_sample else None
+        self.stepper = Stepper(
+            model, watermark, policy, settings, slots, make_warper(settings), kernels, ends.to(self.device), noise
+        )
+        self.fixed, self.report, self.shared = fixed, report, 0
         self.keep_rows = keep_rows
         self.attention = caw_attention(model)
         self.linears = SmallLinears(model, enabled=kernels.native)
@@ -77,7 +95,7 @@ class Decoder:
         self.history = history_needed(policy)
         window = watermark.window if watermark is not None else 0
         room = min(settings.max_new_tokens, capacity)  # a generous maximum costs no memory
-        self.state = DecodeState.empty(batch, vocabulary_size(model), self.history, window, room, self.device)
+        self.state = DecodeState.empty(batch, vocab_size, self.history, window, room, self.device)
         self.slots: list[ActiveSequence | None] = [None] * batch
 
     @property
@@ -96,16 +114,29 @@ class Decoder:
         budgets: most new tokens of each prompt.
         """
         streams = stream_ids(prompts)
+        self.shared = shared_beginning(prompts, self.history)
         waiting = deque(range(len(prompts)))
-        while True:
-            with self.attention, self.linears:
-                self._refill(waiting, prompts, budgets, streams)
-                if all(slot is None for slot in self.slots):
-                    return
-                result = self.stepper.step(self.state, self.cache)
-            yield from self._collect(result, on_token)
-            if not waiting and not self.keep_rows:
-                self._shrink()
+        steps = self._steps()
+        try:
+            while True:
+                with self.attention, self.linears:
+                    self._refill(waiting, prompts, budgets, streams)
+                    if all(slot is None for slot in self.slots):
+                        return
+                    results = steps.advance(self.slots)
+                for result, slots in results:
+                    yield from self._collect(result, slots, on_token)
+                if not waiting and not self.keep_rows:
+                    self._shrink()
+        finally:
+            steps.close()
+
+    def _steps(self) -> SingleSteps | Rounds:
+        """Captured steps where there is CUDA and nothing in a step needs the host."""
+        wanted = self.device.type == "cuda" and self.stepper.kernels.native if self.fixed is None else self.fixed
+        if wanted and self.stepper.capturable:
+            return Rounds(self.stepper, self.state, self.cache, self.report)
+        return SingleSteps(self.stepper, self.state, self.cache)
 
     def _refill(
         self,
@@ -118,20 +149,27 @@ class Decoder:
         if not free:
             return
         chosen = [waiting.popleft() for _ in free]
-        logits, records = prefill(self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history)
+        logits, records = prefill(
+            self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history, self.shared
+        )
         rows = torch.tensor(free, device=self.device)
-        self.state.start(rows, logits, records, torch.tensor([streams[i] for i in chosen], device=self.device))
+        seeds, most = ([column[i] for i in chosen] for column in (streams, budgets))
+        self.state.start(
+            rows, logits, records, torch.tensor(seeds, device=self.device), torch.tensor(most, device=self.device)
+        )
         if self.stepper.watermark is not None and self.stepper.watermark.reads_prompt:
             self.state.set_prompts(rows, [prompts[i] for i in chosen])
         for row, index in zip(free, chosen, strict=True):
             self.slots[row] = ActiveSequence(index, budgets[index])
 
-    def _collect(self, result: StepResult, on_token: StopCheck | None) -> Iterator[ActiveSequence]:
-        """Hand the step's tokens to their sequences; free the slots of those that ended."""
+    def _collect(
+        self, result: StepResult, slots: Sequence[ActiveSequence | None], on_token: StopCheck | None
+    ) -> Iterator[ActiveSequence]:
+        """Hand a step's tokens to the sequences that were in the slots then; free the slots of those that ended."""
         emitted, tokens = result.emitted.tolist(), result.tokens.tolist()
         details = _trace_columns(result) if self.settings.trace else None
-        for row, sequence in enumerate(self.slots):
-            if sequence is None or not emitted[row]:
+        for row, sequence in enumerate(slots):
+            if sequence is None or sequence.finish_reason or not emitted[row]:
                 continue
             sequence.tokens.append(tokens[row])
             if details is not None:
@@ -144,10 +182,15 @@ class Decoder:
             elif len(sequence.tokens) >= sequence.budget:
                 sequence.finish_reason = "length"
             if sequence.finish_reason:
-                self.slots[row] = None
-                self.state.active[row] = False
-                self.cache.lengths[row] = 0  # an empty slot reads no prefix
+                self._free(sequence)
                 yield sequence
+
+    def _free(self, sequence: ActiveSequence) -> None:
+        """Empty the slot that the sequence is in now."""
+        row = next(row for row, slot in enumerate(self.slots) if slot is sequence)
+        self.slots[row] = None
+        self.state.active[row] = False
+        self.cache.lengths[row] = 0  # an empty slot reads no prefix
 
     def _shrink(self) -> None:
         """With nothing left to refill, drop empty slots once they are half of all: they cost as much as others."""

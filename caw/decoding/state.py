@@ -1,4 +1,7 @@
-"""What decoding knows of its B sequences between two steps; every tensor is updated in place or replaced whole."""
+"""What decoding knows of its B sequences between two steps.
+
+Every tensor is updated in place: a captured step reads and writes the same addresses again and again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from caw.record import Record
+from caw.record import Record, kept_rows
 from caw.watermarks.base import MISSING
 
 
@@ -19,7 +22,8 @@ class DecodeState:
     current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
     padded_tokens: int64 [B, W + max_new_tokens]; W leading -1 (or the prompt's last tokens, for watermarks that read
         them), then the generated tokens, -1 beyond.
-    counts: int64 [B], tokens generated. active: bool [B]. streams: int64 [B, 2], see `sampling`.
+    counts: int64 [B], tokens generated. budgets: int64 [B], the most that may be. active: bool [B].
+    streams: int64 [B, 2], see `sampling`.
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
     """
@@ -29,6 +33,7 @@ class DecodeState:
     history: list[Record]
     padded_tokens: torch.Tensor
     counts: torch.Tensor
+    budgets: torch.Tensor
     active: torch.Tensor
     streams: torch.Tensor
     pending: torch.Tensor
@@ -40,12 +45,15 @@ class DecodeState:
     def empty(
         cls, batch: int, vocab_size: int, history: int, window: int, max_new_tokens: int, device: torch.device
     ) -> DecodeState:
+        current = Record.empty(batch, device)
+        current.ids.zero_()  # slots that never got a prompt are forwarded with the others and need a token that exists
         return cls(
             logits=torch.zeros(batch, vocab_size, device=device),
-            current=Record.empty(batch, device),
+            current=current,
             history=[Record.empty(batch, device) for _ in range(history)],
             padded_tokens=torch.full((batch, window + max_new_tokens), MISSING, dtype=torch.int64, device=device),
             counts=torch.zeros(batch, dtype=torch.int64, device=device),
+            budgets=torch.zeros(batch, dtype=torch.int64, device=device),
             active=torch.zeros(batch, dtype=torch.bool, device=device),
             streams=torch.zeros(batch, 2, dtype=torch.int64, device=device),
             pending=torch.full((batch,), MISSING, dtype=torch.int64, device=device),
@@ -69,14 +77,30 @@ class DecodeState:
         earlier = torch.arange(windows.shape[1], device=context.device)[None] < self.counts[:, None]
         return ((windows == context[:, None]).all(dim=-1) & earlier).any(dim=1)
 
-    def start(self, rows: torch.Tensor, logits: torch.Tensor, records: list[Record], streams: torch.Tensor) -> None:
-        """Begin new sequences in `rows` (int64 [R]): logits [R, V] of position i, records of p_i, p_{i-1}, ..."""
+    @property
+    def records(self) -> list[torch.Tensor]:
+        """The tensors of the records of p_i, p_{i-1}, ..., four each."""
+        return [tensor for record in (self.current, *self.history) for tensor in record.tensors]
+
+    def start(
+        self,
+        rows: torch.Tensor,
+        logits: torch.Tensor,
+        records: list[Record],
+        streams: torch.Tensor,
+        budgets: torch.Tensor | None = None,
+    ) -> None:
+        """Begin new sequences in `rows` (int64 [R]): logits [R, V] of position i, records of p_i, p_{i-1}, ...
+
+        budgets: int64 [R], None = all the room there is.
+        """
         self.logits[rows] = logits
         self.current.write(rows, records[0])
         for kept, record in zip(self.history, records[1:], strict=True):
             kept.write(rows, record)
         self.padded_tokens[rows], self.counts[rows], self.active[rows] = MISSING, 0, True
         self.streams[rows], self.pending[rows] = streams, MISSING
+        self.budgets[rows] = self.padded_tokens.shape[1] - self.window if budgets is None else budgets
 
     def set_prompts(self, rows: torch.Tensor, prompts: Sequence[Sequence[int]]) -> None:
         """Let the last W tokens of the prompts be the context of what `rows` (int64 [R]) generate; after `start`."""
@@ -95,17 +119,19 @@ class DecodeState:
 
     def advance(self, moved: torch.Tensor, logits: torch.Tensor, record: Record) -> None:
         """Move to position i + 1 where moved (bool [B]): its logits [B, V] and record."""
-        for k in range(len(self.history) - 1, 0, -1):
-            self.history[k] = self.history[k].where(moved, self.history[k - 1])
-        if self.history:
-            self.history[0] = self.history[0].where(moved, self.current)
-        self.current = self.current.where(moved, record)
-        self.logits = torch.where(moved[:, None], logits, self.logits)
+        torch.where(moved[:, None], logits, self.logits, out=self.logits)
+        records = [record, self.current, *self.history]
+        for k in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten before it is read
+            records[k + 1].take_over(moved, records[k])
+
+    def finish(self, tokens: torch.Tensor, emitted: torch.Tensor, ends: torch.Tensor) -> None:
+        """Rest where the token just emitted (int64 [B]) ends its text, by `ends` (bool [V]) or the budget."""
+        self.active &= ~(emitted & (ends[tokens] | (self.counts >= self.budgets)))
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Drop every slot but `rows` (int64 [B'])."""
-        for name in ("logits", "padded_tokens", "counts", "active", "streams", "pending", "pending_strength",
-                     "pending_capacity"):  # fmt: skip
-            setattr(self, name, getattr(self, name)[rows])
-        self.current = self.current.take(rows)
-        self.history = [record.take(rows) for record in self.history]
+        """Drop every slot but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
+        for name in ("logits", "padded_tokens", "counts", "budgets", "active", "streams", "pending",
+                     "pending_strength", "pending_capacity"):  # fmt: skip
+            setattr(self, name, kept_rows(getattr(self, name), rows))
+        for record in (self.current, *self.history):
+            record.keep(rows)

@@ -1,11 +1,16 @@
 """One step of decoding, in the order of the algorithm: ladder, look ahead, evaluate, strength, select, commit.
 
 Every (watermark, policy) pair is this one loop; no watermark at all is a ladder of one candidate.
+
+A step comes in two forms that give the same tokens. As it is, it reads a few numbers back from the device to leave out
+work: fewer candidates, no evaluation, no second record where they would change nothing. That is right where reading
+costs nothing, on a CPU. With `fixed` it reads nothing back and does the same work in every step, whatever the lengths,
+the candidates and the ends of texts are, so that a CUDA graph can hold it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,12 +18,12 @@ import torch
 from caw import ops
 from caw.decoding.branching import forward_candidates
 from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.sampling import Warper, gumbel_noise, gumbel_noise_ref
+from caw.decoding.sampling import GumbelNoise, Warper, Warping
 from caw.decoding.settings import DecodeSettings
 from caw.decoding.state import DecodeState
-from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy, Policy, Signals
-from caw.record import Record
+from caw.record import RECORD_SIZE, Record
+from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
 from caw.triton_kernels.select_candidate_ref import RULES
 from caw.watermarks import Position, Watermark
 from caw.watermarks.ladder import Ladder, original_only
@@ -46,7 +51,11 @@ class StepResult:
 
 @dataclass
 class Stepper:
-    """Everything a step needs that does not change between steps."""
+    """Everything a step needs that does not change between steps.
+
+    ends: bool [V], which tokens end a text. noise: draws of the sampler, None when decoding greedily.
+    fixed: read nothing back from the device and do the same in every step.
+    """
 
     model: Any
     watermark: Watermark | None
@@ -55,14 +64,31 @@ class Stepper:
     slots: int
     warper: Warper | None
     kernels: ops.Ops
+    ends: torch.Tensor
+    noise: GumbelNoise | None
+    fixed: bool = False
+    max_strength: float = field(init=False)
 
-    @property
-    def evaluator(self) -> Evaluator | None:
-        return self.policy.network if isinstance(self.policy, CapacityPolicy) else None
+    def __post_init__(self) -> None:
+        self.max_strength = self.policy.max_strength
 
     @property
     def looks_ahead(self) -> bool:
         return self.watermark is not None and self.policy.looks_ahead
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a fixed step needs nothing from the host: no foreign format, no processors of transformers' own."""
+        native = self.watermark is None or self.watermark.native is not None
+        return native and (self.warper is None or isinstance(self.warper, Warping))
+
+    @property
+    def rungs(self) -> int:
+        """M, how wide the ladders of a fixed step are."""
+        native = self.watermark.native if self.watermark is not None else None
+        if self.watermark is None or native is None:
+            return 1
+        return ops.rungs(RECORD_SIZE, native.scheme, self.watermark.full, self.max_strength)
 
     def step(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state and cache."""
@@ -97,56 +123,48 @@ class Stepper:
 
     def _watermark_ladder(self, position: Position) -> Ladder:
         assert self.watermark is not None
-        device = position.scores.device.type
-        if self.kernels.native and self.watermark.native and ops.has_kernel("enumerate_candidates", device):
-            return self.watermark.native_ladder(position, self.policy.max_strength)
-        return self.watermark.ladder(position, self.policy.max_strength)
+        if self.watermark.native is not None and (self.kernels.native or self.fixed):
+            return self.watermark.native_ladder(position, self.max_strength)
+        return self.watermark.ladder(position, self.max_strength)
 
     def _choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits the choice is made from, the same without sampling noise), float32 [B, V]."""
         warped = state.logits
         if self.settings.min_new_tokens and self.settings.eos_token_ids:
             too_early = state.counts < self.settings.min_new_tokens
-            if bool(too_early.any()):
-                warped = warped.clone()
-                ends = torch.tensor(self.settings.eos_token_ids, device=warped.device)
-                warped[:, ends] = torch.where(too_early[:, None], -torch.inf, warped[:, ends])
+            if self.fixed or bool(too_early.any()):
+                warped = warped.masked_fill(too_early[:, None] & self.ends, -torch.inf)
         if self.warper is not None:
             warped = self.warper(warped)
-        if not self.settings.do_sample:
+        if self.noise is None:
             return warped, warped
-        draw = gumbel_noise if self.kernels.native else gumbel_noise_ref
-        noise = draw(self.settings.seed, state.streams, state.counts, warped.shape[1])
-        return warped + noise, warped
+        return warped + self.noise(state.streams, state.counts, warped.shape[1]), warped
 
     # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------
 
     def _choose_after_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
         # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
-        most = int(torch.where(waiting, 1, ladder.counts).max())
-        width = min(most, self.slots)
         # rows with fewer candidates carry their original again: rectangular, and its result is not used
+        most = ladder.candidates.shape[1] if self.fixed else int(torch.where(waiting, 1, ladder.counts).max())
+        width = min(most, self.slots)
         carried = torch.where(waiting[:, None], state.pending[:, None], ladder.candidates[:, :width])
         logits = self._forward(cache, carried)
         following = self._record(logits[:, 0])
         if most > 1 or self.settings.trace:
-            capacity = torch.where(waiting, state.pending_capacity, self._evaluate(state, following))
-            strength = self.policy.strength(Signals(state.current, state.logits, capacity))
+            capacity, strength, choice = self._evaluate_and_select(state, ladder, following)
         else:  # one candidate everywhere: no strength could change the choice
             capacity = torch.full_like(state.pending_capacity, torch.nan)
-            strength = torch.zeros_like(capacity)
-        strength = torch.where(waiting, state.pending_strength, strength)
-        waited_for = (ladder.candidates == state.pending[:, None]).int().argmax(dim=1)
-        choice = torch.where(waiting, waited_for, self._select(ladder, strength))
+            strength = torch.where(waiting, state.pending_strength, 0.0)
+            choice = self._select(ladder, strength)
         overflow = (choice >= width) & state.active & ~waiting
-        state.pending = torch.where(overflow, _column(ladder.candidates, choice), -1)
-        state.pending_strength, state.pending_capacity = strength, capacity
+        state.pending.copy_(torch.where(overflow, _column(ladder.candidates, choice), -1))
+        state.pending_strength.copy_(strength)
+        state.pending_capacity.copy_(capacity)
         emitted = state.active & ~overflow
         slot = torch.where(waiting | (choice >= width), 0, choice)  # also in rows at rest, whose choice means nothing
-        cache.commit(slot, emitted)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, width)
-        self._advance(state, logits, following, slot, emitted)
+        self._commit(state, cache, logits, following, slot, emitted)
         return result
 
     def _choose_before_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
@@ -159,22 +177,27 @@ class Stepper:
         capacity = torch.full_like(strength, torch.nan)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, 1)
         logits = self._forward(cache, result.tokens[:, None])
-        first = torch.zeros_like(choice)
-        cache.commit(first, emitted)
-        self._advance(state, logits, self._record(logits[:, 0]), first, emitted)
+        self._commit(state, cache, logits, self._record(logits[:, 0]), torch.zeros_like(choice), emitted)
         return result
 
     def _forward(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
-        return forward_candidates(
-            self.model, cache, candidates, self.settings.branching, limit=int(cache.lengths.max())
-        )
+        limit = cache.capacity if self.fixed else int(cache.lengths.max())
+        return forward_candidates(self.model, cache, candidates, self.settings.branching, limit)
 
-    def _evaluate(self, state: DecodeState, following: Record) -> torch.Tensor:
-        """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token."""
-        assert self.evaluator is not None
-        spec = self.evaluator.spec
+    def _evaluate_and_select(
+        self, state: DecodeState, ladder: Ladder, following: Record
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token; the strength it
+        gets; the rung that chooses. A row that waits keeps the capacity and strength its token was chosen with."""
+        assert isinstance(self.policy, CapacityPolicy)
+        evaluator, policy = self.policy.network, self.policy
+        spec = evaluator.spec
         window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
-        return self.kernels.evaluate_capacity(spec.assemble(window), self.evaluator.weights())
+        return self.kernels.evaluator_step(
+            [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
+            state.pending, state.pending_strength, state.pending_capacity, spec.k, TRANSFORMS.index(spec.transform),
+            float(policy.theta), float(policy.beta), RULES.index(ladder.rule), ladder.full,
+        )  # fmt: skip
 
     def _emit(
         self,
@@ -190,16 +213,34 @@ class Stepper:
         state.emit(tokens, emitted)
         return StepResult(emitted, tokens, choice, ladder.candidates, ladder.counts, strength, capacity, forwarded)
 
-    def _advance(
-        self, state: DecodeState, logits: torch.Tensor, following: Record, slot: torch.Tensor, moved: torch.Tensor
+    def _commit(
+        self,
+        state: DecodeState,
+        cache: SiblingCache,
+        logits: torch.Tensor,
+        following: Record,
+        slot: torch.Tensor,
+        moved: torch.Tensor,
     ) -> None:
-        """The chosen candidate's logits become l_{i+1}; its record is read only where it is not the original's."""
-        changed = (slot > 0).nonzero()[:, 0]
+        """The chosen candidate's keys and values join the cache, its logits [B, Q, V] become l_{i+1} where moved.
+
+        `following`, the original's record, becomes the chosen one's: a second row is read only where they differ, or,
+        with `fixed`, wherever they could.
+        """
         rows = torch.arange(slot.shape[0], device=slot.device)
-        chosen = logits[rows, slot]
-        if changed.numel():
-            following.write(changed, self._record(chosen[changed]))
-        state.advance(moved, chosen, following)
+        if self.fixed:
+            if logits.shape[1] > 1:
+                flat = logits.flatten(0, 1)
+                following = Record(*self.kernels.topk_softmax(flat, RECORD_SIZE, rows * logits.shape[1] + slot))
+            if cache.copies == 1:
+                cache.commit_step(slot, moved, state.logits, logits, state.records, following.tensors)
+                return
+        else:
+            changed = (slot > 0).nonzero()[:, 0]
+            if changed.numel():
+                following.write(changed, self._record(logits[changed, slot[changed]]))
+        cache.commit(slot, moved)
+        state.advance(moved, logits[rows, slot], following)
 
 
 def _column(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

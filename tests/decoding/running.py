@@ -51,12 +51,18 @@ def run(
     max_new_tokens: int = 12,
     batch: int | None = None,
     budgets: list[int] | None = None,
+    fixed: bool | None = None,
+    kernels: Any = None,
+    on_token: Any = None,
     **settings: Any,
 ) -> Run:
-    """Decode all prompts, `batch` at once (all of them if None)."""
+    """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold."""
     chosen = DecodeSettings(max_new_tokens=max_new_tokens, **settings)
     capacity = max(map(len, prompts)) + max_new_tokens
-    decoder = Decoder(model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity)
+    decoder = Decoder(
+        model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity, kernels=kernels,
+        fixed=fixed,
+    )  # fmt: skip
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts))
     original = decoder.stepper.step
 
@@ -67,7 +73,7 @@ def run(
         return done
 
     decoder.stepper.step = step  # type: ignore[method-assign]
-    for sequence in decoder.run(prompts, budgets or [max_new_tokens] * len(prompts)):
+    for sequence in decoder.run(prompts, budgets or [max_new_tokens] * len(prompts), on_token):
         result.tokens[sequence.index] = sequence.tokens
         result.reasons[sequence.index] = sequence.finish_reason
         result.traces[sequence.index] = sequence.trace

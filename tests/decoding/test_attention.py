@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -10,10 +13,11 @@ from decoding.architectures import build, prompt
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config
 
-from caw.decoding import attention as attention_module
-from caw.decoding.attention import NAME, Layout, attention, causal_attention, caw_attention
+from caw.decoding import prefill_attention as attention_module
+from caw.decoding.attention import NAME, Layout, attention, caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.prefill import prefill
+from caw.decoding.prefill_attention import causal_attention, check_prefill_attention
 from caw.testing import assert_close
 
 
@@ -43,8 +47,13 @@ def test_prefill_attention(
     monkeypatch.setattr(attention_module, "EAGER_BLOCK", 8)
     q, (k, v) = torch.randn(2, 6, tokens, 7), torch.randn(2, 2, 3, tokens, 7)
     sink = torch.randn(6) if sinks else None
-    actual = causal_attention(q, k, v, 0.6, window, softcap, sink)
-    assert_close(actual, expected(q, k, v, 0.6, window, softcap, sink), "attention/float32")
+    actual, whole = causal_attention(q, k, v, 0.6, window, softcap, sink), expected(q, k, v, 0.6, window, softcap, sink)
+    assert_close(actual, whole, "attention/float32")
+    assert_close(causal_attention(q, k, v, 0.6, window, softcap, sink, "eager"), whole, "attention/float32")
+    for last in (1, tokens // 2, tokens - 1):  # the rest is in the cache already
+        if last:
+            part = causal_attention(q[:, :, -last:], k, v, 0.6, window, softcap, sink)
+            assert_close(part, whole[:, :, -last:], "attention/float32")
     if softcap is None and not sinks:
         distance = torch.arange(tokens)[:, None] - torch.arange(tokens)[None]
         mask = (distance >= 0) & (distance < (window or tokens))
@@ -151,3 +160,47 @@ def test_models_that_were_silently_wrong_are_refused(kind: str, settings: dict[s
     with pytest.raises(NotImplementedError, match=reason):
         run(model, [[3, 4, 5, 6, 7, 8, 9, 10]])
     assert model.config._attn_implementation != NAME
+
+
+# Choices of prefill ------------------------------------------------------------------------------------------------
+
+
+def test_unknown_attention_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of sdpa, flash_attention_2, eager, got 'flash'"):
+        check_prefill_attention("flash", torch.device("cpu"), torch.float32)
+
+
+def test_flash_attention_is_found_by_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the name is not enough: the kernels' own checkout may lie in the path."""
+    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
+    with pytest.raises(ImportError, match="needs the flash-attn package, which is not installed; install it with"):
+        check_prefill_attention("flash_attention_2", torch.device("cuda"), torch.float16)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: name)
+    check_prefill_attention("flash_attention_2", torch.device("cuda"), torch.float16)
+    for device, dtype in (("cuda", torch.float32), ("cpu", torch.float16)):
+        with pytest.raises(ValueError, match=f"needs float16 or bfloat16 on CUDA, got float[0-9]* on {device}"):
+            check_prefill_attention("flash_attention_2", torch.device(device), dtype)
+
+
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (5, None), (None, 1.5), (5, 2.0)])
+def test_what_flash_attention_is_asked(
+    window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in with the package's meaning (arXiv 2307.08691, its README): layouts, windows, caps come out right."""
+
+    def flash_attn_func(q, k, v, softmax_scale, causal, window_size, softcap):  # type: ignore[no-untyped-def]
+        assert causal
+        left = None if window_size[0] < 0 else window_size[0] + 1
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        out = expected(q, k, v, softmax_scale, left, softcap or None, None)
+        return out.transpose(1, 2).to(q.dtype)
+
+    module = types.ModuleType("flash_attn")
+    module.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    q, (k, v) = torch.randn(2, 6, 13, 8), torch.randn(2, 2, 3, 13, 8)
+    actual = causal_attention(q, k, v, 0.6, window, softcap, None, "flash_attention_2")
+    assert_close(actual, expected(q, k, v, 0.6, window, softcap, None), "attention/float32")
+    sink = torch.randn(6)  # which that package does not know
+    actual = causal_attention(q, k, v, 0.6, window, softcap, sink, "flash_attention_2")
+    assert_close(actual, expected(q, k, v, 0.6, window, softcap, sink), "attention/float32")

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import prompt
+from decoding.running import run
 
 from caw.decoding import prefill as prefill_module
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.prefill import prefill
+from caw.decoding.prefill import prefill, shared_beginning
 from caw.record import Record
 from caw.testing import assert_close
 
@@ -19,10 +20,12 @@ LENGTHS = (11, 1, 7, 2, 3, 11)
 
 
 @torch.inference_mode()
-def run_prefill(model: Any, texts: list[list[int]], history: int, rows: Any = None) -> tuple[Any, Any, SiblingCache]:
-    cache = SiblingCache(model.config.num_hidden_layers, len(texts), 16, 1, torch.device("cpu"))
+def run_prefill(
+    model: Any, texts: list[list[int]], history: int, shared: int = 0, capacity: int = 16
+) -> tuple[Any, Any, SiblingCache]:
+    cache = SiblingCache(model.config.num_hidden_layers, len(texts), capacity, 1, torch.device("cpu"))
     with caw_attention(model):
-        logits, records = prefill(model, cache, rows or range(len(texts)), texts, history)
+        logits, records = prefill(model, cache, range(len(texts)), texts, history, shared)
     return logits, records, cache
 
 
@@ -78,3 +81,62 @@ def test_rows_land_where_they_were_sent(llama: Any) -> None:
     assert torch.equal(cache.store[:, :, 1], before[:, :, 1])
     _, _, alone = run_prefill(llama, [prompt(6, 9)], 0)
     assert_close(cache.store[:, :, 0, :, :6], alone.store[:, :, 0, :, :6], "forward")
+
+
+# Chunks and shared beginnings --------------------------------------------------------------------------------------
+
+
+def same_prefill(actual: Any, expected: Any) -> None:
+    """Logits, records, lengths and the keys and values of every prompt."""
+    (logits, records, cache), (other_logits, other_records, other) = actual, expected
+    assert_close(logits, other_logits, "forward")
+    for a, b in zip(records, other_records, strict=True):
+        assert_close(a.values, b.values, "forward")
+    assert torch.equal(cache.lengths, other.lengths)
+    for row, length in enumerate(cache.lengths.tolist()):
+        assert_close(cache.store[:, :, row, :, :length], other.store[:, :, row, :, :length], "forward")
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 10])
+@pytest.mark.parametrize("history", [0, 2])
+def test_chunks_change_nothing(model: Any, history: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, caps and sinks too; wanted positions lie in several chunks."""
+    texts = [prompt(length, i) for i, length in enumerate(LENGTHS)]
+    whole = run_prefill(model, texts, history)
+    monkeypatch.setattr(prefill_module, "CHUNK", chunk)
+    same_prefill(run_prefill(model, texts, history), whole)
+
+
+@pytest.mark.parametrize("chunk", [4, 2048])
+@pytest.mark.parametrize("history", [0, 2])
+def test_a_shared_beginning_changes_nothing(
+    model: Any, history: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_module, "CHUNK", chunk)
+    beginning = prompt(9, 50)
+    texts = [beginning + prompt(length, i) for i, length in enumerate((3, 4, 7, 3))]
+    same_prefill(run_prefill(model, texts, history, shared=9), run_prefill(model, texts, history))
+
+
+def test_the_model_sees_a_shared_beginning_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when slots are refilled later."""
+    seen: list[int] = []
+    inner = prefill_module._chunk
+    monkeypatch.setattr(prefill_module, "_chunk", lambda *a: (seen.append(a[3].numel()), inner(*a))[1])
+    beginning = prompt(40, 50)
+    texts = [beginning + prompt(3, i) for i in range(5)]
+    expected = [run(llama, [t], max_new_tokens=4).tokens[0] for t in texts]
+    seen.clear()
+    assert run(llama, texts, batch=2, max_new_tokens=4).tokens == expected
+    assert sum(seen) == 40 + 5 * 3
+
+
+def test_what_prompts_share() -> None:
+    beginning = prompt(40, 50)
+    assert shared_beginning([[*beginning, 1, 2], [*beginning, 3, 4], [*beginning, 1]], 0) == 40
+    assert shared_beginning([beginning, beginning], 0) == 39, "the last position's distribution is wanted"
+    assert shared_beginning([beginning, [*beginning, 5]], 2) == 37
+    assert shared_beginning([beginning], 0) == 0
+    assert shared_beginning([beginning, beginning[1:]], 0) == 0
+    assert shared_beginning([[*beginning[:20], 3], [*beginning[:20], 4]], 0) == 0, "not worth a forward"
+    assert shared_beginning([], 0) == 0

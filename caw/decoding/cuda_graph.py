@@ -1,0 +1,84 @@
+"""The whole step as one CUDA graph: launched by one call instead of some hundred, each of which costs the host time.
+
+One graph per batch (and per number of candidate slots, which is fixed for a decoder). Lengths, positions, counts,
+candidates and texts that ended are device memory that the captured kernels read, so a replay is right at any of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# steps taken before the capture: they compile Triton kernels, load modules and let libraries allocate what they keep
+WARM_UP = 3
+
+
+class CapturedStep:
+    """Calls `step`; from the fourth call on by replaying a graph of it.
+
+    The first calls are real steps whose results count, so warming up costs no work twice. Where the step cannot be
+    captured (a model that reads back from the device, as mixtures of experts may), a warning says why and every call
+    runs it as it is.
+
+    Args:
+        step: makes the same calls on the same addresses every time and returns nothing.
+        what: names the capture in `report`, which is called before it starts and with "" when it is done.
+        pool: graph memory to share; None = its own.
+    """
+
+    def __init__(
+        self, step: Callable[[], None], what: str, report: Callable[[str], None] | None = None, pool: Any = None
+    ) -> None:
+        self.step, self.what, self.pool = step, what, pool
+        self.report = report or (lambda message: None)
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False
+
+    def __call__(self) -> None:
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.refused:
+            self.step()
+        elif self.calls < WARM_UP:
+            self._warm_up()
+        else:
+            self._capture()
+            self()
+        self.calls += 1
+
+    def _warm_up(self) -> None:
+        if self.calls == 0:
+            self.report(f"capturing a CUDA graph ({self.what})")
+        self._side_stream(self.step)
+
+    def _capture(self) -> None:
+        try:
+            self.graph = self._record()
+        except RuntimeError as error:
+            self.refused = True
+            reason = str(error).splitlines()[0]
+            warnings.warn(
+                f"expected a step that a CUDA graph can hold ({self.what}), got: {reason}; steps run one kernel at a "
+                "time, which is slower and gives the same text",
+                stacklevel=2,
+            )
+        self.report("")
+
+    def _side_stream(self, run: Callable[[], None]) -> None:
+        """Captures are made on a stream of their own, and libraries keep memory per stream: warm up on one too."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # other threads may use the device meanwhile (a demo, a data loader): only this one is watched
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            self.step()
+        return graph

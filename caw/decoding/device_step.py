@@ -1,0 +1,87 @@
+"""A whole step without the host: the step of `step.py`, which texts it ended, and its results in an output ring.
+
+Every call makes the same tensor operations on the same addresses and reads nothing back, so a CUDA graph can hold the
+call and be replayed. The tests run this very function under fake tensors, in one Dynamo graph and as a recorded replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.state import DecodeState
+from caw.decoding.step import Stepper, StepResult
+
+NOT_EMITTED = -1
+
+
+@dataclass
+class OutputRing:
+    """The results of the last R steps of B sequences.
+
+    integers: int64 [R, B, 1 or 3 + M]: token (-1 = none emitted); with a trace also choice, counts and candidates.
+    floats: float32 [R, B, 2]: strength and capacity; None without a trace.
+    cursor: int64 [1], where the next step writes.
+    """
+
+    integers: torch.Tensor
+    floats: torch.Tensor | None
+    cursor: torch.Tensor
+    forwarded: int = 0
+
+    @classmethod
+    def empty(cls, size: int, batch: int, rungs: int, trace: bool, device: torch.device) -> OutputRing:
+        """R = size; rungs: M, the width of the ladders."""
+        columns = 3 + rungs if trace else 1
+        return cls(
+            integers=torch.full((size, batch, columns), NOT_EMITTED, dtype=torch.int64, device=device),
+            floats=torch.zeros(size, batch, 2, device=device) if trace else None,
+            cursor=torch.zeros(1, dtype=torch.int64, device=device),
+        )
+
+    @property
+    def size(self) -> int:
+        return self.integers.shape[0]
+
+    def write(self, result: StepResult) -> None:
+        self.forwarded = result.forwarded  # the same in every step
+        columns = [torch.where(result.emitted, result.tokens, NOT_EMITTED)[:, None]]
+        if self.floats is not None:
+            columns += [result.choice[:, None], result.counts[:, None], result.candidates]
+            self.floats.index_copy_(0, self.cursor, torch.stack([result.strength, result.capacity], dim=1)[None])
+        self.integers.index_copy_(0, self.cursor, torch.cat(columns, dim=1)[None])
+        self.cursor.add_(1).remainder_(self.size)
+
+    def read(self, integers: torch.Tensor, floats: torch.Tensor | None, steps: int) -> list[StepResult]:
+        """The first `steps` results out of copies of `integers` and `floats`."""
+        results = []
+        for step in range(steps):
+            row = integers[step]
+            tokens = row[:, 0]
+            if floats is None:  # nobody asks for the rest
+                nothing = torch.zeros(tokens.shape)
+                detail = (torch.zeros_like(tokens), tokens[:, None], torch.ones_like(tokens), nothing, nothing)
+            else:
+                detail = (row[:, 1], row[:, 3:], row[:, 2], floats[step, :, 0], floats[step, :, 1])
+            results.append(StepResult(tokens != NOT_EMITTED, tokens, *detail, self.forwarded))
+        return results
+
+
+class DeviceStep:
+    """One step of every active sequence; a call returns nothing and leaves its results in `ring`.
+
+    Mutates state, cache and ring in place. A sequence rests from the step that ended it on: by an end token or by its
+    budget; what else ends a text (stop strings) only the host knows, which sets `state.active`.
+    """
+
+    def __init__(self, stepper: Stepper, state: DecodeState, cache: SiblingCache, ring: OutputRing) -> None:
+        assert stepper.fixed, "a step that reads back cannot be captured"
+        self.stepper, self.state, self.cache, self.ring = stepper, state, cache, ring
+
+    def __call__(self) -> None:
+        result = self.stepper.step(self.state, self.cache)
+        self.state.finish(result.tokens, result.emitted, self.stepper.ends)
+        self.cache.lengths.masked_fill_(~self.state.active, 0)  # a slot at rest reads no prefix
+        self.ring.write(result)

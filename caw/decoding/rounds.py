@@ -1,0 +1,134 @@
+"""Who calls the step: one by one with a look at each result, or in rounds that the host reads while the next runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from caw.decoding.cuda_graph import CapturedStep
+from caw.decoding.device_step import DeviceStep, OutputRing
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.state import DecodeState
+from caw.decoding.step import Stepper, StepResult
+
+ROUND = 8  # steps between two looks at what came out; a text ended by a stop string runs on for up to two rounds
+
+
+class Sequenced(Protocol):
+    """What rounds need to know of a sequence: how many tokens it may still get."""
+
+    @property
+    def lacking(self) -> int: ...
+
+
+Slots = Sequence[Any]  # row -> the sequence in it, or None
+Results = list[tuple[StepResult, Slots]]
+
+
+class SingleSteps:
+    """Each call is one step, whose result is there at once."""
+
+    def __init__(self, stepper: Stepper, state: DecodeState, cache: SiblingCache) -> None:
+        self.stepper, self.state, self.cache = stepper, state, cache
+
+    def advance(self, slots: Slots) -> Results:
+        """Results of newly finished steps, each with the slots as they were when it started."""
+        return [(self.stepper.step(self.state, self.cache), list(slots))]
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class _Round:
+    """Steps under way: for which slots, and where their results will be on the host once `done` has happened."""
+
+    steps: int
+    slots: list[Any]
+    ring: OutputRing
+    integers: torch.Tensor
+    floats: torch.Tensor | None
+    done: torch.cuda.Event | None
+
+
+class Rounds:
+    """Rounds of up to ROUND captured steps, one ahead of what the host has read.
+
+    On a CPU the steps run as plain calls, which is how the tests see all of this without a GPU.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        state: DecodeState,
+        cache: SiblingCache,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        self.stepper, self.state, self.cache, self.report = stepper, state, cache, report
+        stepper.fixed = True
+        self.cuda = state.counts.is_cuda
+        self.pool = torch.cuda.graph_pool_handle() if self.cuda else None
+        self.under_way: deque[_Round] = deque()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """A ring and a step for the present batch."""
+        self.batch = self.state.batch
+        rungs, trace = self.stepper.rungs, self.stepper.settings.trace
+        self.ring = OutputRing.empty(ROUND, self.batch, rungs, trace, self.state.counts.device)
+        step = DeviceStep(self.stepper, self.state, self.cache, self.ring)
+        what = f"batch {self.batch}, {min(rungs, self.stepper.slots)} candidates"
+        self.step: Callable[[], None] = CapturedStep(step, what, self.report, self.pool) if self.cuda else step
+
+    def advance(self, slots: Slots) -> Results:
+        """Start a round if a sequence may need it; the results of the oldest one once another is under way."""
+        needed = max((self._needed(sequence) for sequence in slots if sequence is not None), default=0)
+        if needed > 0:
+            self._launch(min(ROUND, needed), list(slots))
+        if needed > ROUND and len(self.under_way) < 2:
+            return []  # the next call starts the round that runs while this one is read
+        return self._collect()
+
+    def _needed(self, sequence: Sequenced) -> int:
+        """Steps that must still be started for it, if each gives a token."""
+        started = sum(r.steps for r in self.under_way if any(s is sequence for s in r.slots))
+        return sequence.lacking - started
+
+    def _launch(self, steps: int, slots: list[Any]) -> None:
+        if self.batch != self.state.batch:
+            self._prepare()
+        self.ring.cursor.zero_()
+        for _ in range(steps):
+            self.step()
+        copies = [_to_host(t) for t in (self.ring.integers, self.ring.floats)]
+        done = None
+        if self.cuda:
+            done = torch.cuda.Event()
+            done.record()
+        assert copies[0] is not None
+        self.under_way.append(_Round(steps, slots, self.ring, copies[0], copies[1], done))
+
+    def _collect(self) -> Results:
+        if not self.under_way:
+            return []
+        first = self.under_way.popleft()
+        if first.done is not None:
+            first.done.synchronize()
+        return [(result, first.slots) for result in first.ring.read(first.integers, first.floats, first.steps)]
+
+    def close(self) -> None:
+        """Forget rounds under way and the graph; its memory is free once the device has come to their end."""
+        self.under_way.clear()
+        self.step = lambda: None
+
+
+def _to_host(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy on the host that a device makes in its own time, in order with the steps around it."""
+    if tensor is None:
+        return None
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return host.copy_(tensor, non_blocking=True)

@@ -1,0 +1,156 @@
+"""What a CUDA graph does to a step, without CUDA: record each tensor operation once, replay them on the same memory."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+import caw
+from caw import ops
+from caw.decoding.device_step import DeviceStep
+from caw.decoding.rounds import Rounds
+from caw.decoding.sampling import stream_ids
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.slots import Decoder
+from caw.decoding.step import StepResult
+
+
+def started(
+    model: Any,
+    prompts: list[list[int]],
+    watermark: Any,
+    policy: Any,
+    kernels: ops.Ops | None = None,
+    max_new_tokens: int = 30,
+    capacity: int = 60,
+    **settings: Any,
+) -> tuple[Decoder, DeviceStep]:
+    """A decoder with its prompts prefilled, and the step that would be captured."""
+    chosen = DecodeSettings(max_new_tokens=max_new_tokens, **settings)
+    decoder = Decoder(
+        model, watermark, policy or caw.FixedStrength(1.0), chosen, len(prompts), capacity, kernels=kernels, fixed=True
+    )
+    refill(decoder, prompts)
+    rounds = decoder._steps()
+    assert isinstance(rounds, Rounds)
+    assert isinstance(rounds.step, DeviceStep)
+    return decoder, rounds.step
+
+
+def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
+    """Put prompts into the free slots."""
+    count = len(prompts)
+    with torch.inference_mode(), decoder.attention:
+        budgets = [decoder.settings.max_new_tokens] * count
+        decoder._refill(deque(range(count)), prompts, budgets, stream_ids(prompts))
+
+
+def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
+    """Everything that lives from one step to the next."""
+    state, cache, ring = step.state, step.cache, step.ring
+    found = {name: value for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
+    found |= {f"record {i}": tensor for i, tensor in enumerate(state.records)}
+    found |= {"store": cache.store, "scratch": cache.scratch, "lengths": cache.lengths}
+    found |= {"ring": ring.integers, "cursor": ring.cursor} | ({} if ring.floats is None else {"floats": ring.floats})
+    return found
+
+
+def newest(step: DeviceStep) -> StepResult:
+    """The result that the last call wrote."""
+    ring = step.ring
+    place = (int(ring.cursor) - 1) % ring.size
+    floats = None if ring.floats is None else ring.floats[place : place + 1].clone()
+    return ring.read(ring.integers[place : place + 1].clone(), floats, 1)[0]
+
+
+class Recording(TorchDispatchMode):
+    """Inside the block every operation runs and is kept; `replay` runs them again into the same memory.
+
+    As with a CUDA graph, numbers that Python saw while recording are part of it for good, and what an operation
+    returned is written to the address it had then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        with torch.inference_mode():
+            for func, args, kwargs, out in self.calls:
+                again = func(*args, **kwargs)
+                for old, new in zip(_tensors_of(out), _tensors_of(again), strict=True):
+                    if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                        old.copy_(new)
+
+
+def _tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+
+
+# fake CUDA tensors need a torch that was built for CUDA, though no device
+FAKE_DEVICE = "cuda" if torch.backends.cuda.is_built() else "cpu"
+
+
+class HostData(TorchDispatchMode):
+    """Notes operations that bring data of the host to the device, which a capture does not allow: tensors made of
+    Python numbers and, where fake tensors can be on CUDA, copies between the two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moves: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        # tensors without dimensions are numbers, which travel as arguments of kernels
+        inputs = [t for t in _tensors_of((args, kwargs)) if t.dim()]
+        made = func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.lift_fresh_copy)
+        if inputs and (made or len({t.device.type for t in (*inputs, *_tensors_of(out))}) > 1):
+            self.moves.append(str(func))
+        return out
+
+
+def fake_step(step: DeviceStep, mode: FakeTensorMode) -> DeviceStep:
+    """The step over fake tensors: reading one raises."""
+
+    def fake(tensor: torch.Tensor) -> FakeTensor:
+        return FakeTensor(mode, torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"),
+                          torch.device(FAKE_DEVICE))  # fmt: skip
+
+    with torch.inference_mode(False):
+        model = copy.deepcopy(step.stepper.model)
+        for module in [*model.modules(), *_networks(step)]:
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = torch.nn.Parameter(fake(parameter), requires_grad=False)
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = fake(buffer)
+    step.stepper.model = model
+    step.stepper.ends = fake(step.stepper.ends)
+    for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
+        for name, value in vars(owner).items():
+            if isinstance(value, torch.Tensor):
+                setattr(owner, name, fake(value))
+    return step
+
+
+def _networks(step: DeviceStep) -> list[torch.nn.Module]:
+    """The policy's evaluator, as a copy of its own."""
+    policy = step.stepper.policy
+    if not isinstance(policy, caw.CapacityPolicy):
+        return []
+    network = copy.deepcopy(policy.network)
+    object.__setattr__(policy, "network", network)
+    return list(network.modules())

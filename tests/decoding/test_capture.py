@@ -1,0 +1,180 @@
+"""Guards of the captured step that need no GPU: nothing is read back, one graph holds it, its memory stays, a replay
+at other lengths is right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, prompt
+from decoding.capturing import HostData, Recording, fake_step, newest, refill, started, tensors
+from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+import caw
+from caw import ops
+
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
+POLICIES = {
+    "fixed": lambda model: caw.FixedStrength(1.0),
+    "entropy": lambda model: caw.EntropyThreshold(3.6),
+    "delta": lambda model: caw.LogitDeltaThreshold(0.7, value=1.2),
+    "capacity": capacity_policy,
+}
+STEPS = 20
+
+
+def kept(watermark: str | None) -> Any:
+    return WATERMARKS[watermark] if watermark else None
+
+
+# Nothing is read back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
+def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
+    """Under fake tensors a read raises, and data of the host is seen."""
+    decoder, step = started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), slots=2, min_new_tokens=3,
+                            eos_token_ids=(2,), **SAMPLING[sampling])  # fmt: skip
+    mode = FakeTensorMode()
+    fake = fake_step(step, mode)
+    with mode, HostData() as watched, decoder.attention:
+        fake()
+        fake()
+    assert not watched.moves
+
+
+def test_a_host_read_is_found(llama: Any) -> None:
+    """The step that reads back fails the same test: the guard can fail."""
+    decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
+    step.stepper.fixed = False
+    mode = FakeTensorMode()
+    fake = fake_step(step, mode)
+    with mode, decoder.attention, pytest.raises(DataDependentOutputException):
+        fake()
+
+
+def test_data_of_the_host_is_found() -> None:
+    with HostData() as watched:
+        torch.tensor([1, 2]) + 1
+        torch.ones(2)[0] = 3  # a number is an argument of a kernel
+    assert watched.moves == ["aten.lift_fresh.default"]
+
+
+# One graph -----------------------------------------------------------------------------------------------------------
+
+GRAPHS = [("lefthash", "capacity", "greedy"), ("top_k", "capacity", "sampled"), ("scale", "capacity", "greedy"),
+          ("unigram", "entropy", "sampled"), ("selfhash", "delta", "greedy"), ("top_k", "fixed", "greedy"),
+          (None, "fixed", "greedy")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("watermark", "policy", "sampling"), GRAPHS)
+def test_one_dynamo_graph_holds_the_step(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
+    """fullgraph, no recompilation, same results as the plain call in every step."""
+    settings = {"slots": 2, "min_new_tokens": 3, "eos_token_ids": (2,), **SAMPLING[sampling]}
+    made = [started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), **settings) for _ in range(2)]
+    (plain_decoder, plain), (_, traced) = made
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: traced(), fullgraph=True, backend="eager")
+    with torch.inference_mode(), plain_decoder.attention, torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(STEPS):
+            plain()
+            compiled()
+            same_results(plain, traced)
+
+
+def same_results(a: Any, b: Any) -> None:
+    for one, other in zip(*(dataclasses.astuple(newest(step)) for step in (a, b)), strict=True):
+        if isinstance(one, torch.Tensor):
+            assert torch.equal(one.nan_to_num(nan=-1.0), other.nan_to_num(nan=-1.0))
+
+
+# Memory and replay ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
+@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
+def test_addresses_stay(llama: Any, watermark: str | None, branching: str) -> None:
+    decoder, step = started(llama, PROMPTS, kept(watermark), capacity_policy(llama), branching=branching, slots=2)
+    before = {name: (t.data_ptr(), t.shape, t.stride()) for name, t in tensors(step).items()}
+    with torch.inference_mode(), decoder.attention:
+        for _ in range(5):
+            step()
+    assert before == {name: (t.data_ptr(), t.shape, t.stride()) for name, t in tensors(step).items()}
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
+def test_replay_at_other_lengths(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
+    """Recorded at the prompts' lengths, replayed at all later ones, refilled with other prompts and replayed again."""
+    settings = {"slots": 2, "eos_token_ids": (2,), "min_new_tokens": 2, **SAMPLING[sampling]}
+    made = [started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), **settings) for _ in range(2)]
+    (decoder, plain), (other, recorded) = made
+    with torch.inference_mode(), other.attention, Recording() as graph:
+        recorded()
+    with torch.inference_mode(), decoder.attention:
+        plain()
+    same_results(plain, recorded)
+    for _ in range(2):
+        for _ in range(STEPS):
+            graph.replay()
+            with torch.inference_mode(), decoder.attention:
+                plain()
+            same_results(plain, recorded)
+        for one in (decoder, other):
+            one.slots = [None] * len(PROMPTS)
+            refill(one, [prompt(2, 7), prompt(13, 8), prompt(5, 9)])
+
+
+def test_a_number_baked_in_is_found(llama: Any) -> None:
+    """The step that reads back, recorded and replayed, goes wrong: the model of a replay can fail."""
+    decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama), slots=2)
+    _, plain = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama), slots=2)
+    step.stepper.fixed = False
+    with torch.inference_mode(), decoder.attention, Recording() as graph:
+        step()
+    with torch.inference_mode(), decoder.attention:
+        plain()
+    with pytest.raises((AssertionError, RuntimeError)):
+        for _ in range(STEPS):
+            graph.replay()
+            with torch.inference_mode(), decoder.attention:
+                plain()
+            same_results(plain, step)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "qwen3", "phi3"])
+def test_replay_of_other_architectures(name: str) -> None:
+    model = build(name)
+    (decoder, plain), (other, recorded) = (
+        started(model, PROMPTS, kept("top_k"), capacity_policy(model), kernels=ops.references()) for _ in range(2)
+    )
+    with torch.inference_mode(), other.attention, Recording() as graph:
+        recorded()
+    with torch.inference_mode(), decoder.attention:
+        plain()
+        for _ in range(STEPS):
+            plain()
+            graph.replay()
+            same_results(plain, recorded)
+
+
+@pytest.mark.gpu
+def test_captured_on_a_gpu() -> None:
+    """The graph itself: captured steps give the tokens of steps that read back (float32)."""
+    from decoding.running import run
+
+    model = build("llama").to("cuda")
+    try:
+        for watermark in ("lefthash", "top_k", "scale", None):
+            policy = capacity_policy(build("llama")) if watermark else None
+            eager = run(model, PROMPTS, kept(watermark), policy, max_new_tokens=40, fixed=False)
+            captured = run(model, PROMPTS, kept(watermark), policy, max_new_tokens=40)
+            assert captured.tokens == eager.tokens
+    finally:
+        build.cache_clear()

@@ -1,0 +1,204 @@
+"""Steps that read nothing back give the tokens, traces and ends of those that do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, prompt
+from decoding.running import Run, run
+from decoding.test_slots import RAGGED, policy_of
+from decoding.test_step import POLICIES, PROMPTS, SAMPLING, WATERMARKS, capacity_policy
+
+import caw
+from caw import ops
+from caw.decoding.cuda_graph import CapturedStep
+from caw.decoding.rounds import ROUND, Rounds, SingleSteps
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.slots import Decoder
+from caw.testing import assert_close
+
+NEW = 11
+
+
+def both(model: Any, prompts: list[list[int]], watermark: Any, policy: Any, **settings: Any) -> tuple[Run, Run]:
+    """The run of fixed steps, checked against the one of steps that read back."""
+    settings = {"max_new_tokens": NEW, "kernels": ops.references(), **settings}
+    eager = run(model, prompts, watermark, policy, fixed=False, **settings)
+    fixed = run(model, prompts, watermark, policy, fixed=True, **settings)
+    assert fixed.tokens == eager.tokens
+    assert fixed.reasons == eager.reasons
+    for a, b in zip(fixed.traces, eager.traces, strict=True):
+        assert (a.tokens, a.candidates, a.choice) == (b.tokens, b.candidates, b.choice)
+        assert_close(a.strength, b.strength, "capacity")
+        assert_close(a.capacity, b.capacity, "capacity")
+    return fixed, eager
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("watermark", WATERMARKS)
+def test_fixed_steps_give_the_same(llama: Any, watermark: str, policy: str, sampling: str) -> None:
+    fixed, _ = both(
+        llama, PROMPTS, WATERMARKS[watermark], POLICIES[policy](llama), eos_token_ids=(2,), **SAMPLING[sampling]
+    )
+    assert fixed.changed > 0 or policy == "delta"
+
+
+@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
+def test_fixed_steps_give_the_same_through_the_dispatcher(llama: Any, watermark: str | None) -> None:
+    """As on a GPU: every op through torch.ops, the fused ones too."""
+    chosen = WATERMARKS[watermark] if watermark else None
+    both(
+        llama, PROMPTS, chosen, capacity_policy(llama) if watermark else None, kernels=None, trace=watermark != "scale"
+    )
+
+
+@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
+@pytest.mark.parametrize("watermark", ["selfhash", "unigram", "top_k", "scale"])
+def test_branchings(llama: Any, watermark: str, branching: str) -> None:
+    both(llama, RAGGED, WATERMARKS[watermark], capacity_policy(llama), branching=branching)
+
+
+def test_fixed_steps_on_every_architecture(model: Any) -> None:
+    both(model, RAGGED, WATERMARKS["top_k"], policy_of(model), max_new_tokens=6)
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_overflow_of_the_slots(llama: Any, slots: int, sampling: str) -> None:
+    """A chosen token that was not forwarded is carried by the next step, in the middle of a round."""
+    policy = capacity_policy(llama, theta=1.0, beta=1.0)
+    fixed, _ = both(llama, PROMPTS, WATERMARKS["top_k"], policy, slots=slots, max_new_tokens=20, **SAMPLING[sampling])
+    assert {forwarded for *_, forwarded in fixed.steps} == {slots}
+    assert fixed.overflows > 0 or slots == 3
+
+
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_refill_shrink_ends_and_budgets(llama: Any, sampling: str, trace: bool) -> None:
+    """Nine prompts through 1 to 9 slots, some ended by tokens, some by budgets, while the next round is under way."""
+    watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
+    prompts = [prompt(1 + 2 * (i % 5), i) for i in range(9)]
+    budgets = [3, 25, 1, 17, 26, 5, 12, 2, 9]
+    settings = {"slots": 2, "max_new_tokens": 26, "trace": trace, **SAMPLING[sampling]}
+    free = run(llama, prompts, watermark, policy, batch=9, budgets=budgets, **settings).tokens
+    ends = (free[1][4], free[4][6])
+    for batch in (1, 2, 4, 9):
+        fixed, _ = both(llama, prompts, watermark, policy, batch=batch, budgets=budgets, eos_token_ids=ends, **settings)
+        assert {"eos", "length"} == set(fixed.reasons)
+        assert fixed.overflows > 0
+
+
+@pytest.mark.parametrize("watermark", ["lefthash", "top_k", None])
+def test_minimum_masks_end_tokens(llama: Any, watermark: str | None) -> None:
+    wm = WATERMARKS[watermark] if watermark else None
+    policy = capacity_policy(llama, theta=1.0) if watermark else None
+    free = run(llama, PROMPTS, wm, policy, max_new_tokens=16).tokens
+    ends = tuple(sorted({free[0][1], free[1][2], free[2][0]}))
+    fixed, _ = both(llama, PROMPTS, wm, policy, max_new_tokens=16, min_new_tokens=5, eos_token_ids=ends)
+    assert all(not set(tokens[:5]) & set(ends) for tokens in fixed.tokens)
+
+
+def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
+    """What ran on after a stop string, up to two rounds, is dropped, and the slot goes to the next prompt."""
+    prompts = [prompt(3 + i, i) for i in range(5)]
+    seen: list[list[tuple[int, int]]] = [[], []]
+
+    def stop(log: list[tuple[int, int]]) -> Any:
+        def on_token(index: int, tokens: list[int]) -> bool:
+            log.append((index, tokens[-1]))
+            return len(tokens) == 3 + 4 * index
+
+        return on_token
+
+    runs = [
+        run(
+            llama,
+            prompts,
+            caw.KGW(key=1),
+            policy_of(llama),
+            batch=2,
+            max_new_tokens=40,
+            fixed=fixed,
+            on_token=stop(log),
+        )
+        for fixed, log in zip((False, True), seen, strict=True)
+    ]
+    assert runs[0].tokens == runs[1].tokens
+    assert [len(tokens) for tokens in runs[1].tokens] == [3, 7, 11, 15, 19]
+    assert set(runs[1].reasons) == {"stop"}
+    assert sorted(seen[0]) == sorted(seen[1])
+
+
+def test_no_round_starts_that_nobody_needs(llama: Any) -> None:
+    done = run(llama, PROMPTS, caw.KGW(key=1), policy_of(llama), max_new_tokens=2 * ROUND + 3, fixed=True)
+    assert len(done.steps) == 2 * ROUND + 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    model = copy.deepcopy(build("llama")).to(dtype)
+    both(model, RAGGED, caw.EXP(key=3, top_k=20), policy_of(build("llama")), slots=2)
+
+
+# Which steps are taken ---------------------------------------------------------------------------------------------
+
+
+def decoder(model: Any, watermark: Any, fixed: bool | None = True) -> Decoder:
+    return Decoder(model, watermark, caw.FixedStrength(1.0), DecodeSettings(), 2, 40, fixed=fixed)
+
+
+def test_a_cpu_reads_back(llama: Any) -> None:
+    assert isinstance(decoder(llama, caw.KGW(key=1), fixed=None)._steps(), SingleSteps)
+
+
+def test_what_needs_the_host_is_not_captured(llama: Any) -> None:
+    """Formats that only PyTorch code knows and transformers' own processors read back in every step."""
+    assert isinstance(decoder(llama, caw.KGW(key=1))._steps(), Rounds)
+    assert isinstance(decoder(llama, caw.KGW(key=1, format="transformers"))._steps(), SingleSteps)
+    own = decoder(llama, caw.KGW(key=1))
+    own.stepper.warper = lambda logits: logits
+    assert isinstance(own._steps(), SingleSteps)
+
+
+class FakeGraph:
+    """Stands for torch.cuda.CUDAGraph: counts replays."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+def test_capture_comes_after_the_warm_up_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three real steps, one capture, replays from then on; both ends of it are told."""
+    calls, told, graphs = [], [], []
+    step = CapturedStep(lambda: calls.append("step"), "batch 8, 2 candidates", told.append)
+    monkeypatch.setattr(step, "_side_stream", lambda run: run())
+    monkeypatch.setattr(step, "_record", lambda: graphs.append(FakeGraph()) or graphs[0])
+    for _ in range(6):
+        step()
+    assert calls == ["step"] * 3
+    assert [g.replays for g in graphs] == [3]
+    assert told == ["capturing a CUDA graph (batch 8, 2 candidates)", ""]
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    step = CapturedStep(lambda: calls.append("step"), "batch 1, 2 candidates")
+    monkeypatch.setattr(step, "_side_stream", lambda run: run())
+
+    def refuse() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(step, "_record", refuse)
+    with pytest.warns(
+        UserWarning, match=r"expected a step that a CUDA graph can hold \(batch 1, 2 candidates\), got: op"
+    ):
+        for _ in range(5):
+            step()
+    assert len(calls) == 5
