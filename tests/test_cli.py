@@ -610,8 +610,10 @@ def test_a_run_cut_short_is_resumed(model: str, tmp_path: Path, how: signal.Sign
         "--max-new-tokens", "30", "--batch-size", "2", "--threads", "1",
     ]  # fmt: skip
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "CAW_KEY": KEY}
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "CAW_KEY": KEY},
+        # shells start background jobs with Ctrl-C ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while (not out.exists() or out.read_bytes().count(b"\n") < 3) and process.poll() is None:
         assert time.monotonic() < deadline
