@@ -86,7 +86,10 @@ def builder():
             self.extensions = [e for e in every if e.name not in self.failures]
 
         def note(self, name):
-            """Leave the reason of a failure beside the package, where the import finds it; remove an old one."""
+            """Leave the reason of a failure beside the package, where the import finds it; remove an old one.
+
+            After a failure a library of an earlier build goes too: it would hide the reason and run old sources.
+            """
             folder = ROOT if self.beside_sources else Path(self.build_lib)
             path = folder / (name.replace(".", "/") + ".failed.txt")
             if name not in self.failures:
@@ -95,6 +98,7 @@ def builder():
             print(f"warning: {name} was not built: {self.failures[name]}", file=sys.stderr)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.failures[name].splitlines()[0] + "\n")
+            (folder / (name.replace(".", "/") + ".so")).unlink(missing_ok=True)
 
     return Build.with_options(no_python_abi_suffix=True)
 
@@ -109,7 +113,7 @@ compiled = (
     else {}
 )
 setup(
-    packages=[*find_packages(include=["caw", "caw.*"]), "caw.triton_kernels"],
+    packages=[*find_packages(include=["caw", "caw.*"]), "caw.evaluator.weights", "caw.triton_kernels"],
     # kernels sit at the top of the tree but are installed inside the package: Triton's own tree has a
     # top-level `triton_kernels`, and other libraries probe for that name
     package_dir={"caw": "caw", "caw.triton_kernels": "triton_kernels"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from pathlib import Path
 
 import torch
@@ -31,3 +32,5 @@ WHY_MISSING = _load("_C")
 WHY_MISSING_CUDA = _load("_C_cuda") if torch.version.cuda else "this torch has no CUDA"
 if WHY_MISSING and os.environ.get("CAW_EXT") == "require":
     raise ImportError(WHY_MISSING)
+if WHY_MISSING:  # a module is imported once, so this is said once
+    warnings.warn(f"{WHY_MISSING}; until then plain PyTorch does its work, slower", RuntimeWarning, stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -35,3 +36,50 @@ def test_a_short_run_of_the_fuzzer() -> None:
 def test_a_missing_extension_says_why_and_what_to_do() -> None:
     reason = _ext._load("_no_such_extension")
     assert "_no_such_extension is not installed; build it with `pip install" in reason
+
+
+def imported(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a fresh interpreter says when it imports a copy of the package without libraries."""
+    package = folder / "caw"
+    package.mkdir(exist_ok=True)
+    for entry in (ROOT / "caw").iterdir():
+        if not entry.name.startswith("_C") and not (package / entry.name).exists():
+            (package / entry.name).symlink_to(entry)
+    if not (package / "triton_kernels").exists():
+        (package / "triton_kernels").symlink_to(ROOT / "triton_kernels")
+    # -S: an editable install would find the library of the checkout
+    code = (
+        f"import sys; sys.path[:] = {[str(folder), *(path for path in sys.path if path)]!r}\n"
+        "import caw.ops, caw.generate, torch\n"
+        "print(caw.ops.topk_softmax(torch.arange(5.0)[None], 2)[1].tolist())"
+    )
+    environ = {**os.environ, "CAW_EXT": "", **environment}
+    return subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=environ, cwd=folder)
+
+
+@pytest.mark.slow
+def test_the_import_says_once_why_the_extension_is_missing_and_works_without(tmp_path: Path) -> None:
+    found = imported(tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == "[[4, 3]]"
+    assert found.stderr.count("extension _C is not installed; build it with `pip install") == 1
+    (tmp_path / "caw" / "_C.failed.txt").write_text("no compiler\n")
+    assert imported(tmp_path).stderr.count("extension _C was not built: no compiler; build it with") == 1
+    required = imported(tmp_path, CAW_EXT="require")
+    assert required.returncode == 1
+    assert required.stderr.splitlines()[-1].startswith("ImportError: caw's compiled extension _C was not built")
+
+
+@pytest.mark.slow
+def test_a_failed_build_is_fatal_only_on_demand_and_leaves_its_reason(tmp_path: Path) -> None:
+    old = tmp_path / "caw" / "_C.so"
+    old.parent.mkdir()
+    old.write_text("of an earlier build")
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path), "--build-temp"]
+    environ = {**os.environ, "CXX": "false", "CAW_BUILD_CUDA": "0", "CAW_EXT": "require"}
+    run = {"cwd": ROOT, "capture_output": True, "text": True}
+    assert subprocess.run([*command, str(tmp_path / "a")], env=environ, **run).returncode != 0
+    found = subprocess.run([*command, str(tmp_path / "b")], env={**environ, "CAW_EXT": ""}, **run)
+    assert found.returncode == 0 and "warning: caw._C was not built" in found.stderr
+    assert (tmp_path / "caw" / "_C.failed.txt").read_text().strip()
+    assert not old.exists()
