@@ -11,7 +11,7 @@ from caw.detection import DetectionResult, detect
 from caw.generate import GenerationOutput, generate, iter_generate
 from caw.models import load_model
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
-from caw.watermarks import EXP, KGW, Unigram
+from caw.watermarks import EXP, KGW, SynthID, Unigram
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "FixedStrength",
     "GenerationOutput",
     "LogitDeltaThreshold",
+    "SynthID",
     "Unigram",
     "__version__",
     "decode",

@@ -427,7 +427,7 @@ BAD_GENERATE = {
     "no such file": (["--input", "none.jsonl"], "none.jsonl"),
     "resume nothing": (["--prompt", "x", "--resume"], "--output"),
     "no folder": (["--prompt", "x", "--output", "none/out.jsonl"], "folder"),
-    "watermark": (["--prompt", "x", "--watermark", "red"], "kgw, unigram, exp, none"),
+    "watermark": (["--prompt", "x", "--watermark", "red"], "kgw, unigram, exp, synthid, none"),
     "policy": (["--prompt", "x", "--policy", "luck"], "fixed, entropy"),
     "gamma": (["--prompt", "x", "--gamma", "1.5"], "gamma must be"),
     "gamma nan": (["--prompt", "x", "--gamma", "nan"], "gamma must be"),
@@ -591,7 +591,7 @@ def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -
 
 
 def test_every_watermark_and_policy_is_reachable() -> None:
-    assert {kind for kind, _ in WATERMARKS.values()} == {caw.KGW, caw.Unigram, caw.EXP}
+    assert {kind for kind, _ in WATERMARKS.values()} == {caw.KGW, caw.Unigram, caw.EXP, caw.SynthID}
     assert {kind for kind, _ in POLICIES.values()} == {
         caw.FixedStrength, caw.EntropyThreshold, caw.LogitDeltaThreshold, caw.CapacityPolicy,
     }  # fmt: skip

@@ -13,7 +13,7 @@ import typer
 from caw.evaluator.network import shipped
 from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
-from caw.watermarks import EXP, KGW, Unigram, Watermark
+from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
@@ -23,6 +23,7 @@ WATERMARKS: dict[str, tuple[type[Watermark], dict[str, str]]] = {
     "kgw": (KGW, {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"} | FORMAT),
     "unigram": (Unigram, {"gamma": "gamma", "delta": "delta"} | FORMAT),
     "exp": (EXP, {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT),
+    "synthid": (SynthID, {}),
 }
 POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
     "fixed": (FixedStrength, {"strength": "value"}),
@@ -37,8 +38,10 @@ def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
-WatermarkName = Annotated[str, _option(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|none")]
-MarkName = Annotated[str, _option(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp")]
+WatermarkName = Annotated[str, _option(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|synthid|none")]
+MarkName = Annotated[
+    str, _option(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp|synthid")
+]
 KEY_HELP = "Secret: an integer below 2^64, or text. Set CAW_KEY instead, so that it stays out of the shell's history."
 Key = Annotated[str | None, _option(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
 Gamma = Annotated[float | None, _option(MARK, "kgw, unigram: green share of the vocabulary [0.25].", "--gamma")]

@@ -41,7 +41,7 @@ svg { width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px syst
 """
 PROOF = (
     "What this shows: how likely a text without the mark is to score this high, whoever wrote it. What it does not "
-    "show: that a text without the mark was written by a person (other programs leave no mark, and editing removes it), that "
+    "show: that a text without the mark is by a person (other programs leave no mark, and editing removes it), that "
     "every sentence is from the program, or who used it. Whoever holds the key can make marked texts."
 )
 

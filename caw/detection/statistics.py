@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from caw.watermarks import Watermark
+from caw.detection.weighted import weighted_binomial_tail
+from caw.watermarks import SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
 
@@ -77,7 +78,27 @@ def tails(
         if mode == "compat" and watermark.foreign:
             return normal_tails(scores, counts, watermark.gamma)
         return binomial_tails(scores, counts, watermark.green_fraction, mid_p)
+    if isinstance(watermark, SynthID):
+        return synthid_tails(watermark, scores, counts, mid_p)
     return gamma_tails(scores, counts)
+
+
+def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mid_p: bool = False) -> Tails:
+    """`scores` [N] sum the (weighted) mean bits of `counts` tokens: a binomial of all bits, or a weighted one."""
+    scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
+    weights, fraction = watermark.layer_weights, watermark.bit_fraction
+    totals = np.rint(scores * weights.sum())
+    if np.ptp(weights) == 0:
+        return binomial_tails(totals, counts * len(weights), fraction, mid_p)
+    if mid_p:
+        raise ValueError("mid-p values of weighted means are not offered; use reading='mean', or leave mid_p out")
+    spread = np.sqrt(np.maximum(counts, 1) * fraction * (1 - fraction) * (weights**2).sum())
+    z = (totals - counts * fraction * weights.sum()) / spread
+    p = [
+        weighted_binomial_tail(int(total), weights, np.full(len(weights), n), fraction)
+        for total, n in zip(totals, counts, strict=True)
+    ]
+    return Tails(z, np.array(p, dtype=np.float64))
 
 
 def fewest_for(watermark: Watermark, fpr: float) -> int:
@@ -85,4 +106,6 @@ def fewest_for(watermark: Watermark, fpr: float) -> int:
     if isinstance(watermark, GreenList):
         # all green: p = fraction ** n
         return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.green_fraction) - 1e-9)))
+    if isinstance(watermark, SynthID):
+        return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.bit_fraction) / watermark.depth - 1e-9)))
     return 1

@@ -20,8 +20,9 @@ Rule = Literal["reweight", "top_k", "scale"]
 class Ladder:
     """Candidates of B positions.
 
-    candidates: int64 [B, M], distinct per row, column 0 the original token; columns >= counts repeat column 0.
-    needs: float32 [B, M]: logits (reweight), ranks from 1 (top_k) or breakpoints (scale).
+    candidates: int64 [B, M], column 0 the original token, distinct per row (but see `layer_ladder`); columns >= counts
+        repeat column 0.
+    needs: float32 [B, M]: logits (reweight), ranks from 1 (top_k; layers for SynthID) or breakpoints (scale).
     counts: int64 [B], 1..M, how many candidates some strength up to the greatest allowed one reaches.
     full: delta (reweight), top_k (top_k) or 1 (scale): what strength 1 means.
     """
@@ -128,6 +129,17 @@ def race_ladder_scale(ids: torch.Tensor, start: torch.Tensor, slope: torch.Tenso
     need32 = torch.cat(needs, dim=1)
     is_rung = need32 < torch.inf
     return _compact(ids.gather(1, index), need32, is_rung, "scale", 1.0)
+
+
+def layer_ladder(winners: torch.Tensor, full: float) -> Ladder:
+    """Rungs where the winner changes: winners int64 [B, M + 1] after 0, 1, ..., M of `full` layers.
+
+    A token may come back after another one won in between; it is then a rung of its own.
+    """
+    layers = torch.arange(winners.shape[1], dtype=torch.float32, device=winners.device).expand(winners.shape)
+    changes = torch.ones_like(winners, dtype=torch.bool)
+    changes[:, 1:] = winners[:, 1:] != winners[:, :-1]
+    return _compact(winners, layers, changes, "top_k", full)
 
 
 def _steepest(ids: torch.Tensor, slope: torch.Tensor, among: torch.Tensor) -> torch.Tensor:

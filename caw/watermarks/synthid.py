@@ -1,0 +1,174 @@
+"""SynthID-Text: tournament sampling (Dathathri et al. 2024, Nature 634, doi 10.1038/s41586-024-08025-4).
+
+Number format of transformers' SynthIDTextWatermarkLogitsProcessor. Each of m layers has a key; g_l(t) is a bit of a
+fixed table, found by a hash of the last ngram_len - 1 generated tokens (0 where there are none), the token and the
+layer's key. A layer turns probabilities p into p (1 + g_l - sum p g_l): the winners of a tournament of two.
+
+Strength is the number of layers applied: sigma m, rounded. The ladder's candidates are the winners after 0, 1, ..., m
+layers: of the model's distribution perturbed by the sampling noise, or its mode when decoding greedily. As there, a
+context that already occurred in the output is not marked again (theirs remembers 1024 contexts, this all of the text).
+
+A text's score is the mean of its g bits, or their weighted mean with weights falling from 10 to 1 over the layers:
+earlier layers carry more of the mark. Unmarked, each bit is one with the share of ones in the table, whatever the text:
+the exact p-value is a (weighted) binomial tail. transformers gives no p-value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+
+from caw.watermarks import prf
+from caw.watermarks.base import MISSING, Position, TokenScores, Watermark, require_int
+from caw.watermarks.ladder import Ladder, Rule, layer_ladder
+
+DOMAIN = b"caw/synthid"
+MULTIPLIER, INCREMENT = 6364136223846793005, 1
+MAX_LAYERS = 64
+
+
+@dataclass(frozen=True)
+class SynthID(Watermark):
+    """The SynthID-Text watermark, as transformers writes it.
+
+    Args:
+        key: the list of layer keys that transformers' configuration holds, or an int below 2^64, text or bytes from
+            which `depth` keys are derived.
+        depth: m, number of layers, where `key` is not a list.
+        ngram_len: tokens hashed, the token itself included.
+        sampling_table_size, sampling_table_seed: of the table of bits.
+        reading: "weighted" or "mean"; how a text is scored.
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    key: int | str | bytes | Sequence[int] = field(repr=False)  # type: ignore[assignment]
+    depth: int = 30
+    ngram_len: int = 5
+    sampling_table_size: int = 65536
+    sampling_table_seed: int = 0
+    reading: Literal["weighted", "mean"] = "weighted"
+
+    name: ClassVar[str] = "synthid"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.key, (list, tuple)):
+            for one in self.key:
+                require_int("each key", one, -(1 << 63), (1 << 63) - 1)
+            object.__setattr__(self, "depth", len(self.key))
+            object.__setattr__(self, "key", tuple(self.key))
+            require_int("number of keys", len(self.key), 1, MAX_LAYERS)
+        else:
+            require_int("depth", self.depth, 1, MAX_LAYERS)
+            secret = prf.normalize_key(self.key)  # type: ignore[arg-type]
+            derived = (prf.derive_key(secret, DOMAIN + bytes([i])) >> 1 for i in range(self.depth))
+            object.__setattr__(self, "key", tuple(derived))
+        self.validate()
+
+    def validate(self) -> None:
+        require_int("ngram_len", self.ngram_len, 2, 64)
+        require_int("sampling_table_size", self.sampling_table_size, 2, 1 << 26)
+        require_int("sampling_table_seed", self.sampling_table_seed, 0, (1 << 63) - 1)
+        if self.reading not in ("weighted", "mean"):
+            raise ValueError(f"reading must be 'weighted' or 'mean', got {self.reading!r}; use 'weighted'")
+
+    @property
+    def keys(self) -> tuple[int, ...]:
+        assert isinstance(self.key, tuple)
+        return self.key
+
+    @property
+    def secret(self) -> int:
+        """A number that stands for all keys."""
+        return int.from_bytes(hashlib.sha256(repr(self.keys).encode()).digest()[:8], "big")
+
+    @property
+    def window(self) -> int:
+        return self.ngram_len - 1
+
+    @property
+    def rule(self) -> Rule:
+        return "top_k"
+
+    @property
+    def full(self) -> float:
+        return float(self.depth)
+
+    @property
+    def max_candidates(self) -> int:
+        return self.depth + 1
+
+    @property
+    def deduplicates(self) -> bool:
+        return True
+
+    @cached_property
+    def table(self) -> torch.Tensor:
+        """The bits, int64 [sampling_table_size], of torch's CPU generator."""
+        generator = torch.Generator().manual_seed(self.sampling_table_seed)
+        return torch.randint(0, 2, (self.sampling_table_size,), generator=generator)
+
+    @property
+    def bit_fraction(self) -> float:
+        """Probability that a bit is one under the null hypothesis."""
+        return float(self.table.double().mean())
+
+    @cached_property
+    def layer_weights(self) -> np.ndarray:
+        """Whole-number weights int64 [m] of the layers: linspace(10, 1, m) times m - 1, or ones."""
+        if self.reading == "mean" or self.depth == 1:
+            return np.ones(self.depth, dtype=np.int64)
+        return 10 * (self.depth - 1) - 9 * np.arange(self.depth, dtype=np.int64)
+
+    def hashes(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Hash of each n-gram, wrapping int64 [B, N]: context [B, W] (missing = 0), tokens [B, N]."""
+        state = torch.ones_like(context[:, 0])
+        for column in context.clamp_min(0).unbind(1):
+            state = (state + column) * MULTIPLIER + INCREMENT
+        return (state[:, None] + tokens) * MULTIPLIER + INCREMENT
+
+    def bits(self, hashes: torch.Tensor, layer: int) -> torch.Tensor:
+        """g of one layer, int64 0/1 like `hashes`."""
+        index = torch.remainder((hashes + self.keys[layer]) * MULTIPLIER + INCREMENT, self.sampling_table_size)
+        return self.table.to(hashes.device)[index]
+
+    def ladder(self, position: Position, max_strength: float) -> Ladder:
+        """Winners after 0, 1, ... layers; the same float32 operations as transformers' `update_scores`."""
+        scores = position.scores.float()
+        warped = scores if position.warped is None else position.warped.float()
+        limit = torch.tensor(max_strength, dtype=torch.float32)
+        layers = int((2 * limit * self.full > 2 * torch.arange(1, self.depth + 1, dtype=torch.float32) - 1).sum())
+        noise = torch.where(warped > -torch.inf, scores - warped, 0.0)
+        tokens = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
+        hashes = self.hashes(position.context, tokens)
+        probs = torch.softmax(warped, dim=1)
+        winners = [position.record.ids[:, 0]]
+        for layer in range(layers):
+            g = self.bits(hashes, layer)
+            mass = (g * probs).sum(dim=1, keepdim=True)
+            probs = probs * (1 + g - mass)
+            logs = torch.log(probs)
+            # a mass of 1 may round above it and turn a vanishing probability negative, whose logarithm is no number
+            logs = torch.where(logs.isfinite(), logs, torch.finfo(logs.dtype).min)
+            winners.append((logs + noise).argmax(dim=1))
+        return layer_ladder(torch.stack(winners, dim=1), self.full)
+
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        """Each token's (weighted) mean bit; the first ngram_len - 1 tokens are skipped, as transformers does."""
+        contexts = self.contexts(ids)
+        known = (contexts != MISSING).all(dim=1) & (ids != MISSING)
+        hashes = self.hashes(contexts, ids.clamp_min(0)[:, None])[:, 0]
+        total = torch.zeros(ids.shape[0], dtype=torch.int64)
+        for layer, weight in enumerate(self.layer_weights.tolist()):
+            total += weight * self.bits(hashes, layer)
+        size = self.sampling_table_size
+        # the hash is linear: where the table's size divides 2^64, n-grams of equal remainder share all their bits
+        evidence = hashes % size if size & (size - 1) == 0 else hashes
+        values = total.double() / float(self.layer_weights.sum())
+        return TokenScores(values, evidence[:, None], known, compat_evidence=contexts)
