@@ -11,17 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from other_systems import DELTA, GAMMA, KEY, markllm, transformers_read, transformers_step
 
 from caw import ops
 from caw.decoding.sampling import gumbel_noise, gumbel_noise_ref
@@ -30,7 +33,7 @@ from caw.record import Record
 from caw.watermarks import EXP, KGW, Position, Unigram
 
 Variants = dict[str, Callable[[], Any]]
-KEY = 15_485_863
+OURS = ("compiled", "sets kept from before")  # variants that are not what others do
 WATERMARKS = {
     "KGW lefthash": KGW(key=1),
     "KGW selfhash": KGW(key=1, seeding="selfhash"),
@@ -128,27 +131,77 @@ def step_cases() -> dict[str, Variants]:
     return cases
 
 
-def foreign_cases() -> dict[str, Variants]:
-    """One token of a list format: ours, and reseed + randperm + mask over the whole vocabulary as others do it."""
+def foreign_step_cases() -> dict[str, Variants]:
+    """What one token costs with the lists others use: ours, and their whole logits processors (same list of seeds).
+
+    Ours is what a ladder needs: the set of green tokens (lefthash), or the test of the 40 likeliest tokens, each of
+    which has its own list (selfhash).
+    """
     cases: dict[str, Variants] = {}
-    for vocab_size in (32_000, 128_256):
-        seeds, green = torch.tensor([42 * KEY]), vocab_size // 4
-        generator, scores = torch.Generator(), torch.randn(1, vocab_size)
+    for vocab_size in (32_000, 49_152, 128_256):
+        seeds, count = torch.tensor([42 * KEY]), int(vocab_size * GAMMA)
+        ids, scores = torch.tensor([[5, 7, 9, 42]]), torch.randn(1, vocab_size)
+        generator, their_name, their_step = torch.Generator(), *markllm(vocab_size)[:2]
+        left, own = transformers_step(vocab_size, "lefthash"), transformers_step(vocab_size, "selfhash")
+        forty = torch.arange(40) * 777
 
-        def others(
-            size: int = vocab_size, green: int = green, g: Any = generator, scores: Any = scores
-        ) -> torch.Tensor:
+        def steps(size: int = vocab_size, count: int = count, g: Any = generator, x: Any = scores) -> torch.Tensor:
             g.manual_seed(42 * KEY)
-            ids = torch.randperm(size, generator=g)[:green]
             mask = torch.zeros(1, size, dtype=torch.bool)
-            mask[0, ids] = True
-            return torch.where(mask, scores + 2.0, scores)
+            mask[0, torch.randperm(size, generator=g)[:count]] = True
+            return torch.where(mask, x + DELTA, x)
 
-        cases[f"green list of one token V={vocab_size} gamma=0.25"] = {
-            "compiled": lambda s=seeds, v=vocab_size, c=green: ops.permutation_green(s, v, c),
-            "reseed + randperm + mask": others,
+        cases[f"one token, lefthash lists V={vocab_size} gamma={GAMMA}"] = {
+            "compiled": lambda s=seeds, v=vocab_size, c=count: ops.permutation_green(s, v, c),
+            "reseed + randperm + mask": steps,
+            "transformers": lambda left=left, ids=ids, x=scores: left(ids, x),
+            their_name: lambda step=their_step, ids=ids, x=scores: step(ids, x),
+        }
+        cases[f"one token, selfhash lists V={vocab_size} gamma={GAMMA}"] = {
+            "compiled": lambda f=forty, v=vocab_size, c=count: ops.permutation_contains(f * KEY, f, v, c),
+            "transformers": lambda own=own, ids=ids, x=scores: own(ids, x),
+        }
+        native = KGW(key=1, gamma=GAMMA, delta=DELTA)
+
+        def record_and_ladder(x: Any = scores, ids: Any = ids, native: Any = native) -> Any:
+            record = Record.from_logits(x)
+            return native.native_ladder(Position(record, record.values, x, ids[:, -1:]), 1.0)
+
+        cases[f"one token, native lefthash V={vocab_size}, top-K included"] = {
+            "compiled": record_and_ladder,
+            "transformers": lambda left=left, ids=ids, x=scores: left(ids, x).argmax(-1),
+            their_name: lambda step=their_step, ids=ids, x=scores: step(ids, x).argmax(-1),
         }
     return cases
+
+
+def foreign_score_cases(tokens: int = 300) -> dict[str, Variants]:
+    """Reading a text with the lists others use. Words repeat as in a text: ranks after Zipf's law."""
+    vocab_size = 49_152
+    weights = 1 / torch.arange(1, vocab_size + 1, dtype=torch.float64)
+    ids = torch.multinomial(weights, tokens, replacement=True)
+    count, seeds = int(vocab_size * GAMMA), ids[:-1] * KEY
+    their_name, _, their_read = markllm(vocab_size)
+    left, own = transformers_read(vocab_size, "lefthash"), transformers_read(vocab_size, "selfhash")
+    distinct, rows = seeds.unique(return_inverse=True)
+    sets, target = ops.permutation_green(distinct, vocab_size, count), ids[1:]
+    many = torch.multinomial(weights, 100_000, replacement=True)
+    own_seeds = torch.randint(-(2**63), 2**63 - 1, (tokens - 3,))
+    return {
+        f"score {tokens} tokens, lefthash lists": {
+            "compiled": lambda: ops.permutation_contains(seeds, target, vocab_size, count),
+            "sets kept from before": lambda: (sets[rows, target >> 5] >> (target & 31)) & 1,
+            "transformers": lambda: left(ids),
+            their_name: lambda: their_read(ids),
+        },
+        f"score {tokens} tokens, selfhash lists": {
+            "compiled": lambda: ops.permutation_contains(own_seeds, ids[3:], vocab_size, count),
+            "transformers": lambda: own(ids),
+        },
+        "score 100000 tokens, lefthash lists": {
+            "compiled": lambda: ops.permutation_contains(many[:-1] * KEY, many[1:], vocab_size, count),
+        },
+    }
 
 
 def score_cases(tokens: int = 100_000) -> dict[str, Variants]:
@@ -171,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=30)
+    parser.add_argument("--only", default="", help="only cases whose name holds this text")
     parser.add_argument("--out")
     options = parser.parse_args()
     if ops.missing_extension():
@@ -179,14 +233,23 @@ def main() -> None:
     torch.manual_seed(0)
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     rows = []
-    for build in (topk_cases, attention_cases, step_cases, foreign_cases, score_cases):
+    for build in (topk_cases, attention_cases, step_cases, foreign_step_cases, score_cases, foreign_score_cases):
         for name, variants in build().items():
+            if options.only not in name:
+                continue
             found = measure(variants, options.repeat if "score" not in name else 5, clock)
-            ratio = round(min(v for k, v in found.items() if k != "compiled") / found["compiled"], 1)
-            rows.append({"case": name, **found, "ratio": ratio})
-            print(f"{name:55} " + "  ".join(f"{k} {v}" for k, v in found.items()) + f"  x{ratio}", flush=True)
+            row: dict[str, Any] = {"case": name, **found}
+            others = [v for k, v in found.items() if k not in OURS]
+            if others:
+                row["ratio"] = round(min(others) / found["compiled"], 1)
+            tokens = re.match(r"score (\d+) tokens", name)
+            if tokens:
+                row["million tokens/s"] = round(int(tokens[1]) / found["compiled"], 3)
+            rows.append(row)
+            print(f"{name:55} " + "  ".join(f"{k} {v}" for k, v in row.items() if k != "case"), flush=True)
     if options.out:
-        about = {"torch": torch.__version__, "machine": platform.machine(), "threads": options.threads}
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        about = {**versions, "machine": platform.machine(), "threads": options.threads}
         with open(options.out, "w") as file:
             json.dump({**about, "command": "python benchmarks/bench_cpu_ops.py", "rows": rows}, file, indent=1)
 
