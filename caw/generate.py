@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.decoding.prompts import Prompts, encode_prompts, fit_budget
+from caw.decoding.prefill_attention import PrefillAttention
+from caw.decoding.prompts import Accepted, Prompts, accept_prompts
 from caw.decoding.settings import Branching, DecodeSettings
 from caw.decoding.slots import ActiveSequence, Decoder, vocabulary_size
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.models import end_token_ids
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.progress import generation_progress
+from caw.progress import GenerationProgress
 from caw.watermarks import Watermark
 from caw.watermarks.base import require_int
 
@@ -44,13 +45,17 @@ IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 @dataclass
 class GenerationResult:
-    """One finished sequence: `index` of its prompt, new tokens only (an ending EOS included), its text without it."""
+    """One finished sequence: `index` of its prompt, new tokens only (an ending EOS included), its text without it.
+
+    error: why the prompt could not be continued, with finish_reason "error" and no tokens; else empty.
+    """
 
     index: int
     text: str
     tokens: list[int]
     finish_reason: str
     trace: SequenceTrace | None
+    error: str = ""
 
 
 @dataclass
@@ -59,13 +64,15 @@ class GenerationOutput:
 
     texts: new text of each prompt, special tokens and a matched stop string left out.
     sequences: new token ids of each prompt, an ending EOS included. trace: one `SequenceTrace` per prompt, or None.
-    finish_reasons: "eos", "length" or "stop". seconds: wall time of prefill and decoding.
+    finish_reasons: "eos", "length", "stop" or "error". errors: for prompts that could not be continued, why (by place).
+    seconds: wall time of prefill and decoding.
     """
 
     texts: list[str] = field(default_factory=list)
     sequences: list[list[int]] = field(default_factory=list)
     trace: list[SequenceTrace] | None = None
     finish_reasons: list[str] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -99,29 +106,35 @@ def generate(
         return_trace: keep capacity, strength, candidates and choice of every token.
         progress: show a progress bar if stderr is a terminal.
         options: see `iter_generate`: max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p,
-            seed, batch_size, stop, streamer, chat, slots, backend.
+            seed, batch_size, max_memory, stop, streamer, chat, slots, prefill_attention, backend.
 
     Returns:
-        GenerationOutput, in input order; empty for an empty list.
+        GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
+        is left out with a warning and reported in `errors`; the others go on.
 
-    Raises TypeError or ValueError in one sentence (expected, found, remedy); NotImplementedError for models that
-    cannot branch. Greedy decoding is deterministic; sampling depends on seed and prompt alone, not on the batch.
+    Raises TypeError or ValueError in one sentence (expected, found, remedy), also if no prompt at all can be continued;
+    NotImplementedError for models that cannot branch. Greedy decoding is deterministic; sampling depends on seed and
+    prompt alone, not on the batch.
     """
     started = time.perf_counter()
+    total = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1
+    bar = GenerationProgress(total, enabled=progress)
     iterator = iter_generate(
-        model, tokenizer, prompts, watermark=watermark, policy=policy, return_trace=return_trace, **options
-    )
+        model, tokenizer, prompts, watermark=watermark, policy=policy, return_trace=return_trace,
+        **{"report": bar.note, **options},
+    )  # fmt: skip
     results: dict[int, GenerationResult] = {}
-    with generation_progress(1 if isinstance(prompts, str) else len(prompts), enabled=progress) as advance:
+    with bar:
         for result in iterator:
             results[result.index] = result
-            advance(len(result.tokens))
+            bar(len(result.tokens))
     done = [result for _, result in sorted(results.items())]
     return GenerationOutput(
         texts=[r.text for r in done],
         sequences=[r.tokens for r in done],
         trace=[r.trace for r in done if r.trace is not None] if return_trace else None,
         finish_reasons=[r.finish_reason for r in done],
+        errors={r.index: r.error for r in done if r.error},
         seconds=time.perf_counter() - started,
     )
 
@@ -147,7 +160,10 @@ def iter_generate(
     streamer: Any = None,
     chat: bool = False,
     slots: int | None = None,
+    max_memory: int | float | str | None = None,
+    prefill_attention: PrefillAttention = "sdpa",
     backend: str | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Iterator[GenerationResult]:
     """As `generate`, but yields each sequence as it finishes (not in input order).
 
@@ -164,13 +180,16 @@ def iter_generate(
             first, then each token, and its end() is called whatever happens.
         chat: wrap each prompt in the tokenizer's chat template.
         slots: candidates one forward carries; None = 2 for green lists, up to 8 for EXP.
+        max_memory: what decoding may use besides the weights: bytes, a share of what is free as a float, or a text such
+            as "8GiB"; None = 0.9 of what is free. A batch that does not fit becomes a smaller one.
+        prefill_attention: attention of prompts: "sdpa", "flash_attention_2" (the flash-attn package) or "eager".
         backend: None or "reference"; which kernels run.
+        report: called with what is being prepared (a CUDA graph), and with "" when that is done.
     """
     with ended_on_error(streamer):
         kernels = kernels_of(backend)
-        ids = encode_prompts(tokenizer, prompts, model, chat=chat)
-        if streamer is not None and len(ids) != 1:
-            raise ValueError(f"a streamer shows one text, so it needs one prompt, got {len(ids)}; leave streamer out")
+        if streamer is not None and (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
+            raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
         check_watermark(watermark)
         policy = check_policy(policy, model)
         warn_of_ignored_settings(model)
@@ -180,21 +199,22 @@ def iter_generate(
             max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p, seed, slots, ends,
             return_trace,
         )  # fmt: skip
-        budgets = [fit_budget(model, len(p), max_new_tokens, index) for index, p in enumerate(ids)]
+        accepted = accept_prompts(tokenizer, prompts, model, max_new_tokens, chat=chat)
         stops = StopStrings(tokenizer, stop)
         if batch_size is not None:
             require_int("batch_size", batch_size, 1, 1 << 20)
-        if not ids:
+        if not accepted.ids:
             return iter(())
-        batch = min(batch_size or DEFAULT_BATCH, len(ids))
-        capacity = max(len(p) + budget for p, budget in zip(ids, budgets, strict=True))
-        decoder = Decoder(model, watermark, policy, settings, batch, capacity, kernels=kernels)
-    return _results(decoder, ids, budgets, stops, streamer)
+        batch = min(batch_size or DEFAULT_BATCH, len(accepted.ids))
+        capacity = max(len(p) + budget for p, budget in zip(accepted.ids, accepted.budgets, strict=True))
+        decoder = Decoder(
+            model, watermark, policy, settings, batch, capacity, kernels=kernels, max_memory=max_memory,
+            prefill_attention=prefill_attention, report=report,
+        )  # fmt: skip
+    return _results(decoder, accepted, stops, streamer)
 
 
-def _results(
-    decoder: Decoder, ids: list[list[int]], budgets: list[int], stops: StopStrings, streamer: Any
-) -> Iterator[GenerationResult]:
+def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer: Any) -> Iterator[GenerationResult]:
     def on_token(index: int, tokens: list[int]) -> bool:
         if streamer is not None:
             streamer.put(torch.tensor(tokens[-1:]))
@@ -202,9 +222,11 @@ def _results(
 
     try:
         if streamer is not None:
-            streamer.put(torch.tensor(ids))
-        for sequence in decoder.run(ids, budgets, on_token):
-            yield _finish(sequence, decoder.settings, stops)
+            streamer.put(torch.tensor(accepted.ids))
+        for index, error in accepted.refused.items():
+            yield GenerationResult(index, "", [], "error", SequenceTrace() if decoder.settings.trace else None, error)
+        for sequence in decoder.run(accepted.ids, accepted.budgets, on_token):
+            yield _finish(sequence, accepted.indices[sequence.index], decoder.settings, stops)
     finally:
         if streamer is not None:
             streamer.end()
@@ -267,8 +289,8 @@ def kernels_of(backend: str | None) -> ops.Ops:
     raise ValueError(f"backend must be None or 'reference', got {backend!r}; leave it out")
 
 
-def _finish(sequence: ActiveSequence, settings: DecodeSettings, stops: StopStrings) -> GenerationResult:
+def _finish(sequence: ActiveSequence, index: int, settings: DecodeSettings, stops: StopStrings) -> GenerationResult:
     tokens = sequence.tokens
     visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
     trace = sequence.trace if settings.trace else None
-    return GenerationResult(sequence.index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace)
+    return GenerationResult(index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace)

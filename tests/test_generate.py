@@ -16,6 +16,8 @@ from transformers import TextIteratorStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
 import caw
+from caw.decoding import slots
+from caw.decoding.kv_cache import SiblingCache
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 
@@ -354,7 +356,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "flat ids": ({"prompts": [1, 2]}, TypeError, "wrap it in a list"),
     "floats": ({"prompts": [[1.5]]}, TypeError, "prompt 0 must be a str or a list of token ids"),
     "None prompt": ({"prompts": ["!", None]}, TypeError, "prompt 1 must be a str or a list of token ids"),
-    "empty prompt": ({"prompts": [[3], []]}, ValueError, "prompt 1 must have at least one token"),
+    "empty prompts": ({"prompts": [[], []]}, ValueError, "prompt 0 must have at least one token"),
     "empty text": ({"prompts": ""}, ValueError, "prompt 0 must have at least one token"),
     "foreign id": ({"prompts": [[3, VOCAB]]}, ValueError, f"vocabulary size {VOCAB}, got {VOCAB}"),
     "negative id": ({"prompts": [[3, -1]]}, ValueError, "got -1"),
@@ -375,6 +377,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "slots": ({"slots": 0}, ValueError, "slots must be an integer in [1"),
     "empty stop": ({"stop": [""]}, ValueError, "stop must be a non-empty string"),
     "stop type": ({"stop": 5}, ValueError, "stop must be a non-empty string"),
+    "memory": ({"max_memory": "8 apples"}, ValueError, "max_memory must be a size such as '8GiB'"),
+    "no memory": ({"max_memory": 1000}, ValueError, "max_memory must be at least "),
+    "memory share": ({"max_memory": 1.5}, ValueError, "in (0, 1], got 1.5"),
+    "memory type": ({"max_memory": [1]}, TypeError, "got list"),
+    "prefill attention": ({"prefill_attention": "flash"}, ValueError, "prefill_attention must be one of sdpa, "),
+    "flash attention": ({"prefill_attention": "flash_attention_2"}, ImportError, "needs the flash-attn package"),
     "backend": ({"backend": "cuda"}, ValueError, "backend must be None or 'reference'"),
     "watermark": ({"watermark": "kgw"}, TypeError, "watermark must be a caw watermark or None, got str"),
     "policy": ({"policy": 0.5}, TypeError, "policy must be a caw policy, got float"),
@@ -401,6 +409,53 @@ def test_bad_input_gets_one_sentence(model: Any, what: str) -> None:
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 300
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("sampling", [{}, {"do_sample": True, "seed": 3}])
+def test_prompts_that_cannot_be_continued_are_reported_and_the_rest_finishes(
+    model: Any, sampling: dict[str, Any]
+) -> None:
+    """Too long, unknown ids, empty: each by its place; the others' texts are those of a call without them."""
+    prompts = [PROMPTS[0], TOO_LONG, [3, VOCAB], PROMPTS[1], [], PROMPTS[2]]
+    expected = generate(model, watermark=caw.EXP(key=1), **sampling)
+    with pytest.warns(UserWarning, match=r"3 of 6 prompts are left out, the rest goes on; the first: prompt 1 must be"):
+        out = generate(model, prompts, watermark=caw.EXP(key=1), batch_size=2, **sampling)
+    assert [out.sequences[i] for i in (0, 3, 5)] == expected.sequences
+    assert [out.texts[i] for i in (0, 3, 5)] == expected.texts
+    assert set(out.errors) == {1, 2, 4}
+    assert [out.finish_reasons[i] for i in out.errors] == ["error"] * 3
+    assert [out.sequences[i] for i in out.errors] == [[]] * 3
+    assert "prompt 2 must hold token ids below" in out.errors[2]
+    assert "prompt 4 must have at least one token" in out.errors[4]
+    assert out.trace is not None
+    assert [t.tokens for t in out.trace] == out.sequences
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, None])
+def test_an_interruption_gives_the_cache_back_at_once(
+    model: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while somebody keeps the traceback, or the generator that was closed."""
+    made: list[SiblingCache] = []
+    monkeypatch.setattr(slots, "SiblingCache", lambda *a, **k: made.append(SiblingCache(*a, **k)) or made[-1])
+    if error:
+        iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=30, streamer=Recorder(3, error))
+        with pytest.raises(error) as caught:
+            next(iterator)
+        assert caught.tb is not None
+    else:
+        iterator = caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=30, batch_size=1)
+        next(iterator)
+        assert made[-1].store is not None
+        iterator.close()
+    assert made[-1].store is None
+    assert made[-1].scratch is None
+    assert made[-1].layers[0].keys is None
+
+
+@pytest.mark.parametrize("how", ["eager", "sdpa"])
+def test_attention_of_prompts_changes_no_text(model: Any, how: str) -> None:
+    assert generate(model, prefill_attention=how).sequences == generate(model).sequences
 
 
 @pytest.mark.parametrize("previous", [3, 0])

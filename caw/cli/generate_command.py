@@ -22,7 +22,7 @@ from caw.generate import GenerationResult, iter_generate
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
 from caw.policies import Policy
-from caw.progress import generation_progress
+from caw.progress import GenerationProgress
 from caw.watermarks import Watermark
 
 
@@ -264,18 +264,19 @@ def run_jobs(
     """Generate and write every text as it finishes; Ctrl-C ends the program with exit code 130."""
     warnings.filterwarnings("ignore", message=r"prompt \d+ has")  # encode_jobs has said it, with the line
     s, done, label = plan.settings, 0, plan.label
+    bar = GenerationProgress(len(jobs), enabled=True)
     iterator = iter_generate(
         model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
         max_new_tokens=s.max_new_tokens, min_new_tokens=s.min_new_tokens, branching=s.branching, do_sample=s.do_sample,
         temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed, batch_size=plan.batch_size,
-        return_trace=s.trace, stop=plan.stop,
+        return_trace=s.trace, stop=plan.stop, report=bar.note,
     )  # fmt: skip
     try:
-        with generation_progress(len(jobs), enabled=True) as advance, _waiting(len(jobs)):
+        with bar, _waiting(len(jobs)):
             for result in iterator:
                 write(output_line(jobs[result.index], result, label, plan.with_prompt))
                 done += 1
-                advance(len(result.tokens))
+                bar(len(result.tokens))
     except KeyboardInterrupt:
         complain(f"interrupted: {done} of {len(jobs)} texts are written; the same command with --resume continues")
         raise typer.Exit(INTERRUPTED) from None

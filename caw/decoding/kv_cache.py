@@ -199,3 +199,9 @@ class SiblingCache(Cache):
                 self.store[:, :, place] = self.store[:, :, row]
         self.store, self.scratch = self.store[:, :, : len(kept)], self.scratch[:, :, : len(kept)]
         self.lengths, self.batch = kept_rows(self.lengths, rows), rows.numel()
+
+    def release(self) -> None:
+        """Give keys and values back, at once: a traceback may hold this object for long."""
+        self.store = self.scratch = self._shared = None
+        for layer in self.layers:
+            layer.keys = layer.values = None

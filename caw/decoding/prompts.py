@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from caw.decoding.slots import vocabulary_size
@@ -11,11 +12,62 @@ from caw.decoding.slots import vocabulary_size
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """The prompts that can be continued, in order, and why others cannot.
+
+    indices: place of each among the prompts given. ids: its tokens. budgets: the new tokens it may get.
+    refused: place and reason of the others.
+    """
+
+    indices: list[int]
+    ids: list[list[int]]
+    budgets: list[int]
+    refused: dict[int, str]
+
+
+def accept_prompts(
+    tokenizer: Any, prompts: Prompts, model: Any, max_new_tokens: int, *, chat: bool = False
+) -> Accepted:
+    """Encode prompts; one that is empty, too long or holds ids unknown to the model is left out with a warning.
+
+    Raises TypeError for prompts of other types, and ValueError if there is nothing but prompts to refuse.
+    """
+    accepted = Accepted([], [], [], {})
+    listed = _listed(tokenizer, prompts, chat)
+    vocab_size = vocabulary_size(model)
+    for index, prompt in enumerate(listed):
+        try:
+            ids = _encode(tokenizer, prompt, index, chat, vocab_size)
+            budget = fit_budget(model, len(ids), max_new_tokens, index)
+        except ValueError as error:
+            accepted.refused[index] = str(error)
+            continue
+        accepted.indices.append(index)
+        accepted.ids.append(ids)
+        accepted.budgets.append(budget)
+    if accepted.refused:
+        first = next(iter(accepted.refused.values()))
+        if not accepted.ids:
+            raise ValueError(first)
+        warnings.warn(
+            f"{len(accepted.refused)} of {len(listed)} prompts are left out, the rest goes on; the first: {first}",
+            stacklevel=4,
+        )
+    return accepted
+
+
 def encode_prompts(tokenizer: Any, prompts: Prompts, model: Any, *, chat: bool = False) -> list[list[int]]:
     """Token ids of each prompt.
 
     Raises TypeError for other types and ValueError for an empty prompt or an id the model does not have.
     """
+    listed, vocab_size = _listed(tokenizer, prompts, chat), vocabulary_size(model)
+    return [_encode(tokenizer, prompt, index, chat, vocab_size) for index, prompt in enumerate(listed)]
+
+
+def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
+    """The prompts as a sequence; raises for what cannot be one, and for a chat without a template."""
     if isinstance(prompts, str):
         prompts = [prompts]
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
@@ -24,27 +76,27 @@ def encode_prompts(tokenizer: Any, prompts: Prompts, model: Any, *, chat: bool =
         raise TypeError("prompts must be a list of id lists, got one flat list of ids; wrap it in a list")
     if not callable(getattr(tokenizer, "decode", None)):
         raise TypeError(f"tokenizer must be the model's tokenizer, got {type(tokenizer).__name__}; see caw.load_model")
-    vocab_size = vocabulary_size(model)
-    encoded = []
-    for index, prompt in enumerate(prompts):
-        ids = _encode(tokenizer, prompt, index, chat)
-        if not ids:
-            raise ValueError(f"prompt {index} must have at least one token, got none; leave it out or add some text")
-        if not 0 <= min(ids) <= max(ids) < vocab_size:
-            raise ValueError(
-                f"prompt {index} must hold token ids below the model's vocabulary size {vocab_size}, got "
-                f"{max(ids) if min(ids) >= 0 else min(ids)}; use the model's own tokenizer"
-            )
-        encoded.append(ids)
-    return encoded
+    if chat and any(isinstance(p, str) for p in prompts) and not getattr(tokenizer, "chat_template", None):
+        raise ValueError("chat=True needs a tokenizer with a chat template, this one has none; leave chat out")
+    return prompts
 
 
-def _encode(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
+def _encode(tokenizer: Any, prompt: Any, index: int, chat: bool, vocab_size: int) -> list[int]:
+    ids = _tokens(tokenizer, prompt, index, chat)
+    if not ids:
+        raise ValueError(f"prompt {index} must have at least one token, got none; leave it out or add some text")
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise ValueError(
+            f"prompt {index} must hold token ids below the model's vocabulary size {vocab_size}, got "
+            f"{max(ids) if min(ids) >= 0 else min(ids)}; use the model's own tokenizer"
+        )
+    return ids
+
+
+def _tokens(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
     if isinstance(prompt, str):
         if not chat:
             return list(tokenizer(prompt)["input_ids"])
-        if not getattr(tokenizer, "chat_template", None):
-            raise ValueError("chat=True needs a tokenizer with a chat template, this one has none; leave chat out")
         message = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])

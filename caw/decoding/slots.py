@@ -13,7 +13,9 @@ from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.linear import SmallLinears
+from caw.decoding.memory import decoding_needs, fitting_batch, memory_budget
 from caw.decoding.prefill import prefill, shared_beginning
+from caw.decoding.prefill_attention import PrefillAttention, check_prefill_attention
 from caw.decoding.rounds import Rounds, SingleSteps
 from caw.decoding.sampling import GumbelNoise, make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
@@ -54,6 +56,7 @@ class Decoder:
         batch: slots of sequences. capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
         kernels: implementation of the ops; None = as torch dispatches.
+        max_memory, prefill_attention: see `caw.generate`; a batch that does not fit becomes a smaller one.
         fixed: decode by steps that read nothing back from the device, captured in CUDA graphs where there is CUDA; None
             = on CUDA, if kernels, watermark and warper allow it.
         report: called with what is being prepared, "" when that is done.
@@ -69,30 +72,32 @@ class Decoder:
         capacity: int,
         keep_rows: bool = False,
         kernels: ops.Ops | None = None,
+        max_memory: int | float | str | None = None,
+        prefill_attention: PrefillAttention = "sdpa",
         fixed: bool | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
         config = check_model(model)
         kernels = kernels or ops.dispatched()
+        vocab_size = vocabulary_size(model)
         if watermark is not None:
-            watermark = watermark.with_vocabulary(vocabulary_size(model))
+            watermark = watermark.with_vocabulary(vocab_size)
             watermark.check_strength(policy.max_strength)
         self.device = model_device(model)
+        check_prefill_attention(prefill_attention, self.device, model.dtype)
         slots = candidate_slots(watermark, policy, settings)
-        vocab_size = vocabulary_size(model)
-        ends = torch.zeros(vocab_size, dtype=torch.bool)
-        ends[[i for i in settings.eos_token_ids if i < vocab_size]] = True
-        noise = GumbelNoise.of(settings.seed, self.device, native=kernels.native) if settings.do_sample else None
-        self.stepper = Stepper(
-            model, watermark, policy, settings, slots, make_warper(settings), kernels, ends.to(self.device), noise
-        )
-        self.fixed, self.report, self.shared = fixed, report, 0
-        self.keep_rows = keep_rows
+        copies = slots if settings.branching == "batch" else 1
+        self.history = history_needed(policy)
+        if not keep_rows:  # there rows are the caller's
+            needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.history)
+            batch = fitting_batch(batch, needs, memory_budget(max_memory, self.device))
+        self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
+        self.fixed, self.report, self.shared, self.keep_rows = fixed, report, 0, keep_rows
         self.attention = caw_attention(model)
         self.linears = SmallLinears(model, enabled=kernels.native)
-        copies = slots if settings.branching == "batch" else 1
-        self.cache = SiblingCache(config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels)
-        self.history = history_needed(policy)
+        self.cache = SiblingCache(
+            config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels, prefill_attention
+        )
         window = watermark.window if watermark is not None else 0
         room = min(settings.max_new_tokens, capacity)  # a generous maximum costs no memory
         self.state = DecodeState.empty(batch, vocab_size, self.history, window, room, self.device)
@@ -130,6 +135,7 @@ class Decoder:
                     self._shrink()
         finally:
             steps.close()
+            self._release()
 
     def _steps(self) -> SingleSteps | Rounds:
         """Captured steps where there is CUDA and nothing in a step needs the host."""
@@ -185,6 +191,12 @@ class Decoder:
                 self._free(sequence)
                 yield sequence
 
+    def _release(self) -> None:
+        """Give back what decoding held; a decoder runs once."""
+        self.cache.release()
+        self.slots = []
+        self.state = self.state.released()
+
     def _free(self, sequence: ActiveSequence) -> None:
         """Empty the slot that the sequence is in now."""
         row = next(row for row, slot in enumerate(self.slots) if slot is sequence)
@@ -200,6 +212,22 @@ class Decoder:
             self.state.keep(rows)
             self.cache.keep(rows)
             self.slots = [self.slots[row] for row in used]
+
+
+def _stepper(
+    model: Any,
+    watermark: Watermark | None,
+    policy: Policy,
+    settings: DecodeSettings,
+    slots: int,
+    kernels: ops.Ops,
+    device: torch.device,
+) -> Stepper:
+    vocab_size = vocabulary_size(model)
+    ends = torch.zeros(vocab_size, dtype=torch.bool)
+    ends[[i for i in settings.eos_token_ids if i < vocab_size]] = True  # a tokenizer may know more than the model
+    noise = GumbelNoise.of(settings.seed, device, native=kernels.native) if settings.do_sample else None
+    return Stepper(model, watermark, policy, settings, slots, make_warper(settings), kernels, ends.to(device), noise)
 
 
 def candidate_slots(watermark: Watermark | None, policy: Policy, settings: DecodeSettings) -> int:

@@ -135,3 +135,7 @@ class DecodeState:
             setattr(self, name, kept_rows(getattr(self, name), rows))
         for record in (self.current, *self.history):
             record.keep(rows)
+
+    def released(self) -> DecodeState:
+        """A state of no slots, in place of this one."""
+        return DecodeState.empty(0, 0, 0, self.window, 0, self.counts.device)

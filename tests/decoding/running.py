@@ -53,6 +53,7 @@ def run(
     budgets: list[int] | None = None,
     fixed: bool | None = None,
     kernels: Any = None,
+    max_memory: Any = None,
     on_token: Any = None,
     **settings: Any,
 ) -> Run:
@@ -61,7 +62,7 @@ def run(
     capacity = max(map(len, prompts)) + max_new_tokens
     decoder = Decoder(
         model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity, kernels=kernels,
-        fixed=fixed,
+        fixed=fixed, max_memory=max_memory,
     )  # fmt: skip
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts))
     original = decoder.stepper.step

@@ -1,0 +1,122 @@
+"""How many sequences fit into memory, worked out before the first one starts.
+
+Every large tensor of decoding has a shape known beforehand: keys and values, candidates, logits, and the activations of
+the largest prefill. A batch that does not fit becomes a smaller one, whose slots are refilled more often.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caw.decoding.prefill import CHUNK, MAX_ROWS, MAX_TOKENS
+from caw.record import RECORD_SIZE
+
+DEFAULT_SHARE = 0.9  # of what is free
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+FLOAT, INT = 4, 8
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes: of one sequence's slot, and once for all of them."""
+
+    per_sequence: int
+    fixed: int
+
+
+def memory_budget(max_memory: int | float | str | None, device: torch.device) -> int | None:
+    """Bytes that decoding may use; None = unknown, so unlimited.
+
+    Args:
+        max_memory: bytes, a share of what is free as a float in (0, 1], or text such as "8GiB"; None = 0.9.
+
+    Raises TypeError or ValueError for anything else.
+    """
+    if isinstance(max_memory, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", max_memory.lower())
+        if not match:
+            raise ValueError(f"max_memory must be a size such as '8GiB' or '500MB', got {max_memory!r}; add a unit")
+        return int(float(match[1]) * UNITS[match[2] or ""])
+    if isinstance(max_memory, bool) or not isinstance(max_memory, (int, float, type(None))):
+        raise TypeError(
+            f"max_memory must be bytes, a share of free memory or a text such as '8GiB', got "
+            f"{type(max_memory).__name__}; leave it out"
+        )
+    if isinstance(max_memory, int):
+        if max_memory <= 0:
+            raise ValueError(f"max_memory must be at least 1 byte, got {max_memory}; leave it out")
+        return max_memory
+    share = DEFAULT_SHARE if max_memory is None else max_memory
+    if not 0 < share <= 1:
+        raise ValueError(f"max_memory as a share of free memory must be in (0, 1], got {max_memory}; leave it out")
+    free = free_memory(device)
+    return None if free is None else int(share * free)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes free on the device, what torch keeps for reuse included; None where the system does not say."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        available = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        return None
+    return int(available[1]) * 1024 if available else None
+
+
+def decoding_needs(
+    config: Any, dtype: torch.dtype, vocab_size: int, capacity: int, slots: int, copies: int, history: int
+) -> Needs:
+    """Memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix."""
+    size = dtype.itemsize
+    heads = config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    keys_and_values = 2 * config.num_hidden_layers * kv_heads * dim * size
+    record = RECORD_SIZE * (2 * FLOAT + INT) + FLOAT
+    # the model's logits, their float32 copy, and what the sampler makes of the current ones
+    logits = vocab_size * (slots * (size + FLOAT) + 5 * FLOAT)
+    per_sequence = keys_and_values * (capacity * copies + slots) + logits + (history + 2) * record + capacity * INT
+    tokens = min(MAX_TOKENS, MAX_ROWS * min(capacity, CHUNK))
+    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    activations = tokens * size * (6 * config.hidden_size + 3 * inner)
+    first_logits = MAX_ROWS * (history + 1) * vocab_size * (size + 2 * FLOAT)
+    return Needs(per_sequence, activations + first_logits)
+
+
+def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
+    """The greatest batch up to `batch` whose needs are within the budget (bytes).
+
+    Raises ValueError if not even one sequence fits.
+    """
+    if budget is None:
+        return batch
+    fits = (budget - needs.fixed) // needs.per_sequence
+    if fits < 1:
+        least = needs.fixed + needs.per_sequence
+        raise ValueError(
+            f"max_memory must be at least {_readable(least)} for the longest prompt and its new tokens, got "
+            f"{_readable(budget)}; shorten prompts, lower max_new_tokens or raise max_memory"
+        )
+    if fits < batch:
+        warnings.warn(
+            f"{batch} sequences at once need {_readable(needs.fixed + batch * needs.per_sequence)} and "
+            f"{_readable(budget)} may be used: {fits} are decoded at once",
+            stacklevel=5,
+        )
+    return min(batch, fits)
+
+
+def _readable(size: int) -> str:
+    for unit in ("GiB", "MiB", "KiB"):
+        scale = UNITS[unit[:2].lower()]
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"

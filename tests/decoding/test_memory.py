@@ -1,0 +1,99 @@
+"""The plan of memory against what decoding really holds, and batches that it cuts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import prompt
+from decoding.running import run
+from decoding.test_slots import policy_of
+
+import caw
+from caw.decoding import memory
+from caw.decoding.memory import Needs, decoding_needs, fitting_batch, free_memory, memory_budget
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.slots import Decoder, vocabulary_size
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(1000, 1000), ("8GiB", 8 << 30), ("1.5 mb", 1_500_000), ("2K", 2000), ("64 kib", 65536), ("77", 77)],
+)
+def test_sizes(given: Any, expected: int) -> None:
+    assert memory_budget(given, CPU) == expected
+
+
+def test_shares_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (free_memory(CPU) or 0) > 1 << 20
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    assert memory_budget(None, CPU) == 900
+    assert memory_budget(0.5, CPU) == 500
+    monkeypatch.setattr(memory, "free_memory", lambda device: None)
+    assert memory_budget(None, CPU) is None, "a system that does not say sets no limit"
+
+
+def test_batches_that_fit() -> None:
+    needs = Needs(per_sequence=100, fixed=1000)
+    assert fitting_batch(8, needs, None) == 8
+    assert fitting_batch(8, needs, 1800) == 8
+    with pytest.warns(UserWarning, match="8 sequences at once need 1.8 KiB and 1.4 KiB may be used: 3 are decoded"):
+        assert fitting_batch(8, needs, 1399) == 3
+    with pytest.raises(ValueError, match=r"max_memory must be at least 1.1 KiB for the longest prompt.*got 1.1 KiB"):
+        fitting_batch(8, needs, 1099)
+
+
+@pytest.mark.parametrize("branching", ["tree", "batch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plan_covers_what_is_held(model: Any, dtype: torch.dtype, branching: str) -> None:
+    """All tensors that live between steps, and no more than twice that for one more sequence."""
+    policy = policy_of(model)
+    model = copy.deepcopy(model).to(dtype)
+    sizes = []
+    for batch in (2, 12):
+        settings = DecodeSettings(max_new_tokens=20, branching=branching)
+        decoder = Decoder(model, caw.EXP(key=1), policy, settings, batch, 60)
+        run_one_step(decoder, [prompt(5, i) for i in range(batch)])
+        held = [decoder.cache.store, decoder.cache.scratch, decoder.state.logits, decoder.state.padded_tokens,
+                *decoder.state.records]  # fmt: skip
+        sizes.append(sum(t.numel() * t.element_size() for t in held))
+    config = model.config.get_text_config(decoder=True)
+    slots = decoder.stepper.slots
+    needs = decoding_needs(config, dtype, vocabulary_size(model), 60, slots, slots if branching == "batch" else 1, 1)
+    one_more = (sizes[1] - sizes[0]) / 10
+    assert one_more <= needs.per_sequence <= 2 * one_more + slots * vocabulary_size(model) * 8
+
+
+class Reached(Exception):
+    """The first step is done."""
+
+
+def run_one_step(decoder: Decoder, prompts: list[list[int]]) -> None:
+    """Stop after the first step, when everything is allocated, and let nothing go."""
+    inner = decoder.stepper.step
+
+    def step(*args: Any) -> Any:
+        inner(*args)
+        raise Reached
+
+    decoder.stepper.step = step  # type: ignore[method-assign]
+    decoder._release = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(Reached):
+        next(decoder.run(prompts, [20] * len(prompts)))
+
+
+def test_a_small_budget_changes_no_text(llama: Any) -> None:
+    """Six sequences planned, two at once: the same tokens."""
+    prompts = [prompt(3 + i, i) for i in range(6)]
+    settings: dict[str, Any] = {"max_new_tokens": 8}
+    expected = run(llama, prompts, caw.KGW(key=1), policy_of(llama), **settings)
+    needs = decoding_needs(llama.config, torch.float32, vocabulary_size(llama), 8 + 8, 2, 1, 1)
+    budget = needs.fixed + 2 * needs.per_sequence
+    with pytest.warns(UserWarning, match="2 are decoded at once"):
+        cut = run(llama, prompts, caw.KGW(key=1), policy_of(llama), max_memory=budget, **settings)
+    assert cut.tokens == expected.tokens
+    assert {len(active) for active, *_ in cut.steps} <= {1, 2}
