@@ -69,6 +69,7 @@ def detect(
     context_width: opt.ContextWidth = None,
     format: opt.FormatName = None,
     vocab_size: opt.VocabSize = None,
+    payload_bits: opt.PayloadBits = None,
     config: Annotated[
         Path | None, _option(opt.MARK, "YAML file of several watermarks to look for at once.", "--config")
     ] = None,
@@ -114,7 +115,7 @@ def detect(
         marks = _watermarks(
             config, watermark, key,
             {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-             "vocab-size": vocab_size},
+             "vocab-size": vocab_size, "payload-bits": payload_bits},
         )  # fmt: skip
         steps = tuple(normalize.split(",")) if normalize else ()
         detectors = {

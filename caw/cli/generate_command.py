@@ -86,6 +86,8 @@ def generate(
     seeding: opt.Seeding = None,
     context_width: opt.ContextWidth = None,
     format: opt.FormatName = None,
+    payload: opt.Payload = None,
+    payload_bits: opt.PayloadBits = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     policy: opt.PolicyName = "fixed",
@@ -146,6 +148,7 @@ def generate(
             {
                 "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
                 "top-k-exp": top_k_exp, "strength-exp": strength_exp, "format": format,
+                "payload": payload, "payload-bits": payload_bits,
             },
         )  # fmt: skip
         how = opt.build_policy(

@@ -18,11 +18,18 @@ from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
 FORMAT = {"format": "format", "vocab-size": "vocab_size"}
+PAYLOAD = {"payload": "payload", "payload-bits": "payload_bits"}
 # which options each watermark and policy takes, and the argument each one becomes
 WATERMARKS: dict[str, tuple[type[Watermark], dict[str, str]]] = {
-    "kgw": (KGW, {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"} | FORMAT),
+    "kgw": (
+        KGW,
+        {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"} | FORMAT | PAYLOAD,
+    ),
     "unigram": (Unigram, {"gamma": "gamma", "delta": "delta"} | FORMAT),
-    "exp": (EXP, {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT),
+    "exp": (
+        EXP,
+        {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT | PAYLOAD,
+    ),
     "synthid": (SynthID, {}),
 }
 POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
@@ -54,6 +61,8 @@ FormatName = Annotated[
     _option(MARK, "Number format, to share texts with other systems [native].", "--format",
             metavar="native|transformers|markllm|lm-watermarking|sbw"),
 ]  # fmt: skip
+Payload = Annotated[int | None, _option(MARK, "kgw, exp: a number that the text shall carry.", "--payload")]
+PayloadBits = Annotated[int | None, _option(MARK, "kgw, exp: bits of the payload, 1 to 32.", "--payload-bits")]
 VocabSize = Annotated[
     int | None, _option(MARK, "Number of the model's logits; other systems' formats need it to detect.", "--vocab-size")
 ]

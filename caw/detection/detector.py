@@ -13,7 +13,7 @@ text by text, where texts share phrases (`null_report` measures what that means 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 
 from caw.detection.ids import split_input, to_ids
 from caw.detection.normalize import check_steps, normalize_text, trim_prefix
+from caw.detection.payload import payload_evidence, read_payload
 from caw.detection.statistics import fewest_for, tails
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.watermarks import Watermark
@@ -43,6 +44,8 @@ class DetectionResult:
     token_ids: the tokens. token_scores: score of each, None where it did not count (repeated evidence).
     watermark, key_id: name of the watermark, and eight hex digits naming the key (never the key).
     fpr, mode: as asked. message: one sentence for people.
+    payload, payload_confidence: what the text carries, where the watermark has payload_bits and the text is marked:
+        the number, and how sure each bit is (high bits first, 0.5 to 1). p_value allows for all payloads then.
     """
 
     p_value: float
@@ -58,6 +61,8 @@ class DetectionResult:
     fpr: float
     mode: str
     message: str
+    payload: int | None = None
+    payload_confidence: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,8 @@ class Detector:
         object.__setattr__(self, "normalize", tuple(self.normalize))
         check_steps(self.normalize)
         self._load_weights()
+        if self.watermark.code is not None and (self.mid_p or self.weights is not None):
+            raise ValueError("payloads are read without mid_p and weights, got one of them; leave it out")
         if self.tokenizer is not None and not callable(self.tokenizer):
             raise TypeError(
                 f"tokenizer must be callable like a transformers tokenizer, got {type(self.tokenizer).__name__}; "
@@ -157,7 +164,22 @@ class Detector:
 
     def detect_ids(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
         """Results of texts given as int64 arrays [n]."""
+        if self.watermark.code is not None:
+            return [self._read(text) for text in texts]
         return [result for chunk in _chunks(texts) for result in self._detect_chunk(chunk)]
+
+    def _read(self, text: np.ndarray) -> DetectionResult:
+        """The result of a text that may carry a payload."""
+        values, positions, evidence = payload_evidence(self.watermark, text)
+        counted = first_occurrences(np.zeros(len(text), np.int64), evidence, np.ones(len(text), bool))
+        reading = read_payload(self.watermark, values, positions, counted)
+        own = reading.values.astype(object)
+        own[~counted] = None
+        result = self._result(text, tuple(own.tolist()), reading.score, reading.count, reading.z_score, reading.p_value)
+        if not result.is_watermarked:
+            return result
+        message = f"{result.message}, payload {reading.message}"
+        return replace(result, message=message, payload=reading.message, payload_confidence=reading.confidence)
 
     def _scores(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(values float64 [N], counted bool [N], owner int64 [N]) of the N tokens of all texts, in order."""

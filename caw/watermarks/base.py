@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -17,6 +17,9 @@ from caw import ops
 from caw.record import RECORD_SIZE, Record
 from caw.watermarks import prf
 from caw.watermarks.ladder import Ladder, Rule
+
+if TYPE_CHECKING:
+    from caw.watermarks.payload import PayloadCode, PayloadScores
 
 MISSING = -1
 
@@ -185,8 +188,17 @@ class Watermark(ABC):
         padded = torch.cat([ids.new_full((self.window,), MISSING), ids])
         return padded.unfold(0, self.window, 1)[: ids.shape[0]] if self.window else ids.new_empty(ids.shape[0], 0)
 
+    @property
+    def code(self) -> PayloadCode | None:
+        """The code of a watermark with a payload; its texts are read by `payload_scores`."""
+        return None
+
+    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        """What every token of one text (int64 [n]) says under each symbol of the code."""
+        raise NotImplementedError(f"{self.name} carries no payload")
+
     def check_strength(self, max_strength: float) -> None:
-        """Raise ValueError if the ladder cannot serve strengths up to `max_strength`."""
+        """Raise ValueError if the ladder cannot serve strengths up to `max_strength`, or has nothing to write."""
         if self.rule == "top_k" and max_strength * self.full > RECORD_SIZE:
             raise ValueError(
                 f"strength * top_k must be at most {RECORD_SIZE}, got {max_strength:g} * {self.full:g}; "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -35,8 +36,17 @@ from caw.watermarks.base import (
 from caw.watermarks.formats.seeding import markllm_product
 from caw.watermarks.formats.uniforms import rand_at
 from caw.watermarks.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k
+from caw.watermarks.payload import (
+    PayloadCode,
+    PayloadScores,
+    check_payload,
+    positions_of,
+    require_payload,
+    symbol_keys,
+)
 
 MAX_WIDTH = 64
+PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class EXP(Watermark):
         vocab_size: number V of a foreign format: that of the model's logits. `generate` fills it in.
         temperature: of the raced distribution, beyond that of sampling; MarkLLM races at 0.7 in its repository and at 1
             in its releases on PyPI. Detection does not depend on it.
+        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`; its
+            reader gives the bits alone. Native format only.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -65,12 +77,17 @@ class EXP(Watermark):
     format: str = "native"
     vocab_size: int | None = None
     temperature: float = 1.0
+    payload: int | None = None
+    payload_bits: int = 0
 
     name: ClassVar[str] = "exp"
     null: ClassVar[Literal["binomial", "gamma"]] = "gamma"
 
     def validate(self) -> None:
         require_format(self.format, ("native", "markllm"))
+        check_payload(self.payload, self.payload_bits)
+        if self.foreign and self.payload_bits:
+            raise ValueError(f"payloads need format 'native', got {self.format!r}; leave the payload out")
         require_number("temperature", self.temperature, 0, 1e4, closed=False)
         if self.foreign:
             require_foreign_key(self.format, self.secret)
@@ -112,7 +129,7 @@ class EXP(Watermark):
 
     @property
     def native(self) -> Native | None:
-        if self.foreign or self.temperature != 1:
+        if self.foreign or self.temperature != 1 or self.payload_bits:
             return None
         return Native(2 if self.strength == "top_k" else 3, self.secret)
 
@@ -131,7 +148,7 @@ class EXP(Watermark):
             u = rand_at(self._seeds(position.context), record.ids.clamp_min(0))
             noise = -torch.log(-torch.log(u))
         else:
-            noise = prf.gumbel(prf.context_words(self.secret, position.context, record.ids))
+            noise = prf.gumbel(self._words(position.context, record.ids))
         start = record.values.double()
         race = position.race_values.double() / self.temperature + noise
         race = torch.where(record.values > -torch.inf, race, -torch.inf)
@@ -143,6 +160,33 @@ class EXP(Watermark):
         if self.foreign:
             return ladder.only_original((position.context == MISSING).any(dim=1))
         return ladder
+
+    @cached_property
+    def code(self) -> PayloadCode | None:
+        return PayloadCode(self.payload_bits, PAYLOAD_SYMBOLS) if self.payload_bits else None
+
+    def check_strength(self, max_strength: float) -> None:
+        super().check_strength(max_strength)
+        require_payload(self.payload, self.payload_bits)
+
+    def _words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The words that race, int64 [B, N]; with a payload, those of the key of the context's symbol."""
+        if self.code is None:
+            return prf.context_words(self.secret, context, tokens)
+        require_payload(self.payload, self.payload_bits)
+        assert self.payload is not None
+        symbols = torch.from_numpy(self.code.symbols(self.payload)).to(context.device)
+        symbol = symbols[positions_of(self.secret, context, self.code.positions)]
+        words = torch.stack([prf.context_words(k, context, tokens) for k in symbol_keys(self.secret, self.code.r)])
+        return words[symbol, torch.arange(len(symbol), device=context.device)]
+
+    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        """-log(1 - u) under the key of each symbol."""
+        assert self.code is not None
+        contexts, tokens = self.contexts(ids), ids[:, None]
+        words = [prf.context_words(k, contexts, tokens) for k in symbol_keys(self.secret, self.code.r)]
+        values = -torch.log1p(-prf.uniform(torch.cat(words, dim=1)))
+        return PayloadScores(values, positions_of(self.secret, contexts, self.code.positions), contexts)
 
     def _seeds(self, context: torch.Tensor) -> torch.Tensor:
         """MarkLLM's seeds of contexts [B, W] -> 32-bit seeds int64 [B, 1]."""

@@ -27,6 +27,8 @@ class ForeignGreenList(GreenList):
     context_width: int | None = None
     format: str = "native"
     vocab_size: int | None = None
+    payload: int | None = None
+    payload_bits: int = 0
 
     @property
     def foreign(self) -> bool:

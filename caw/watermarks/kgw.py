@@ -27,6 +27,7 @@ from caw.watermarks.base import Native, Position, TokenScores, require_format, r
 from caw.watermarks.foreign_list import ForeignGreenList
 from caw.watermarks.formats import FOREIGN, find_rule
 from caw.watermarks.ladder import Ladder
+from caw.watermarks.payload import PayloadCode, PayloadScores, check_payload, positions_of, require_payload
 
 DOMAIN = b"caw/kgw"
 DEFAULT_WIDTH = {"lefthash": 1, "selfhash": 4}
@@ -47,6 +48,8 @@ class KGW(ForeignGreenList):
             format's own.
         format: "native", "transformers", "markllm", "lm-watermarking" or "sbw".
         vocab_size: width of a foreign format's lists: that of the model's logits. `generate` fills it in.
+        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`; its
+            reader gives the bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -56,6 +59,11 @@ class KGW(ForeignGreenList):
     def validate(self) -> None:
         super().validate()
         require_format(self.format, ("native", *FOREIGN))
+        check_payload(self.payload, self.payload_bits)
+        if self.payload_bits:
+            if self.foreign:
+                raise ValueError(f"payloads need format 'native', got {self.format!r}; leave the payload out")
+            PayloadCode(self.payload_bits, round(1 / self.gamma) if 1 / self.gamma % 1 == 0 else 0)
         if self.foreign:
             self.validate_foreign(find_rule(self.format, self.seeding))
             return
@@ -72,9 +80,17 @@ class KGW(ForeignGreenList):
 
     @property
     def native(self) -> Native | None:
-        if self.foreign:
+        if self.foreign or self.payload_bits:
             return None
         return Native(int(self.seeding == "selfhash"), self._list_key, prf.green_threshold(self.gamma))
+
+    @cached_property
+    def code(self) -> PayloadCode | None:
+        return PayloadCode(self.payload_bits, round(1 / self.gamma)) if self.payload_bits else None
+
+    def check_strength(self, max_strength: float) -> None:
+        super().check_strength(max_strength)
+        require_payload(self.payload, self.payload_bits)
 
     @cached_property
     def _list_key(self) -> int:
@@ -88,19 +104,30 @@ class KGW(ForeignGreenList):
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         if self.foreign:
             return self.lists.green(context, tokens)
-        if self.seeding == "lefthash":
-            return prf.green(prf.context_words(self._list_key, context, tokens), self.gamma)
-        return self._selfhash_green(self._seeds(context, tokens), tokens)
+        return self._is_green(self._words(context, tokens), context)
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
         if self.foreign:
             return self.lists.green_vocabulary(context, vocab_size)
         if self.seeding == "lefthash":
-            return prf.green(prf.vocabulary_words(self._list_key, context, vocab_size), self.gamma)
+            return self._is_green(prf.vocabulary_words(self._list_key, context, vocab_size), context)
         seeds = prf.vocabulary_words(self._list_key, context[:, :1], vocab_size)
         for i in range(1, self.window):
             seeds = torch.minimum(seeds, prf.vocabulary_words(self._list_key, context[:, i : i + 1], vocab_size))
-        return self._selfhash_green(seeds, torch.arange(vocab_size, device=context.device).expand_as(seeds))
+        tokens = torch.arange(vocab_size, device=context.device).expand_as(seeds)
+        return self._is_green(self._selfhash_words(seeds, tokens), context)
+
+    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        """1 for the symbol whose list holds the token."""
+        assert self.code is not None
+        contexts, tokens = self.contexts(ids), ids[:, None]
+        seed = contexts if self.seeding == "lefthash" else self._seeds(contexts, tokens)
+        colour = (self._words(contexts, tokens)[:, 0] >> (32 - prf.UNIFORM_BITS)) * self.code.r >> prf.UNIFORM_BITS
+        return PayloadScores(
+            values=torch.nn.functional.one_hot(colour, self.code.r).double(),
+            positions=positions_of(self.secret, contexts, self.code.positions),
+            evidence=torch.cat([seed, tokens], dim=1),
+        )
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         found = self.native_scores(ids)
@@ -127,6 +154,22 @@ class KGW(ForeignGreenList):
         per_pair = [prf.context_words(self._list_key, column[:, None], tokens) for column in context.unbind(1)]
         return torch.stack(per_pair).amin(dim=0)
 
-    def _selfhash_green(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def _selfhash_words(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         state = prf.absorb_context(self._list_key, [seeds, tokens])
-        return prf.green(prf.token_word(self._list_key, state, tokens), self.gamma)
+        return prf.token_word(self._list_key, state, tokens)
+
+    def _words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The words that decide about tokens [B, N] after contexts [B, W], int64 [B, N]."""
+        if self.seeding == "lefthash":
+            return prf.context_words(self._list_key, context, tokens)
+        return self._selfhash_words(self._seeds(context, tokens), tokens)
+
+    def _is_green(self, words: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """Whether words [B, N] fall in the green list; with a payload, in the list of the context's symbol."""
+        if self.code is None:
+            return prf.green(words, self.gamma)
+        require_payload(self.payload, self.payload_bits)
+        assert self.payload is not None
+        symbols = torch.from_numpy(self.code.symbols(self.payload)).to(words.device)
+        symbol = symbols[positions_of(self.secret, context, self.code.positions)]
+        return (words >> (32 - prf.UNIFORM_BITS)) * self.code.r >> prf.UNIFORM_BITS == symbol[:, None]

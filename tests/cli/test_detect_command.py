@@ -153,3 +153,17 @@ def test_formats_and_texts_that_came_through_other_programs(model: str) -> None:
         " " + text, tiny_tokenizer(), caw.KGW(key=7, format="transformers", vocab_size=400), mode="compat"
     )
     assert line["z_score"] == compat.z_score
+
+
+def test_payload(tmp_path: Path) -> None:
+    pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
+    import torch
+
+    watermark = caw.KGW(key=KEY, payload=200, payload_bits=8)
+    ids, generator = [5], torch.Generator().manual_seed(1)
+    while len(ids) < 150:
+        options = torch.randint(0, 3000, (12,), generator=generator)
+        green = watermark.green_tokens(torch.tensor([ids[-1:]]), options[None])[0]
+        ids.append(int(options[int(green.int().argmax())]))
+    (line,) = lines("--input", corpus(tmp_path / "ids.jsonl", [ids], "ids"), "--field", "ids", "--payload-bits", "8")
+    assert line["payload"] == 200 and line["is_watermarked"] and len(line["payload_confidence"]) == 8

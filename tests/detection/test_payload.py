@@ -1,0 +1,135 @@
+"""Payloads: the code, reading them back, damaged texts, and p-values that allow for all messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding.running import run
+from scipy import stats
+from tiny import tiny_model
+
+import caw
+from caw.detection import Detector
+from caw.detection.payload import payload_evidence, read_payload
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW
+from caw.watermarks.payload import PayloadCode
+
+pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
+MAKERS = {
+    "lefthash": lambda **p: KGW(key=5, **p),
+    "half": lambda **p: KGW(key=5, gamma=0.5, **p),
+    "selfhash": lambda **p: KGW(key=5, seeding="selfhash", **p),
+    "exp": lambda **p: EXP(key=5, **p),
+}
+
+
+def marked(watermark: Any, count: int, share: float = 1.0, vocab_size: int = 5000, seed: int = 0) -> list[int]:
+    """Ids of which a share is green, or the best of 20 under the race; contexts are the marked text's own."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = [1]
+    while len(ids) < count:
+        options = torch.randint(0, vocab_size, (20,), generator=generator)
+        context = watermark.contexts(torch.tensor([*ids, 0]))[-1:]
+        if isinstance(watermark, KGW):
+            scores = watermark.green_tokens(context, options[None])[0].double()
+        else:
+            scores = watermark._words(context, options[None])[0].double()
+        mark = float(torch.rand((), generator=generator)) < share
+        ids.append(int(options[int(scores.argmax()) if mark else 0]))
+    return ids
+
+
+@pytest.mark.parametrize("bits, r", [(1, 4), (8, 2), (12, 16), (16, 4)])
+def test_all_code_words_are_the_words_of_each_message(bits: int, r: int) -> None:
+    code = PayloadCode(bits, r)
+    words = code.all_symbols()
+    assert words.shape == (1 << bits, code.positions) and len(np.unique(words, axis=0)) == 1 << bits
+    for message in {0, 1, (1 << bits) - 1, (1 << bits) // 3}:
+        assert np.array_equal(words[message], code.symbols(message))
+
+
+@pytest.mark.parametrize("bits", [1, 7, 16, 24, 32])
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_written_is_read(name: str, bits: int) -> None:
+    message = (0xC0FFEE42 >> 3) % (1 << bits)
+    ids = marked(MAKERS[name](payload=message, payload_bits=bits), 40 + 10 * bits)
+    result = caw.detect(ids, None, MAKERS[name](payload_bits=bits))
+    assert result.is_watermarked and result.payload == message
+    assert len(result.payload_confidence) == bits and min(result.payload_confidence) > 0.5
+    assert result.message.endswith(f"payload {message}")
+    other = caw.detect(ids, None, KGW(key=6, payload_bits=bits))
+    assert not other.is_watermarked and other.payload is None
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_half_marked_texts_are_mended(bits: int) -> None:
+    """Of weakly marked texts the symbols alone would often be wrong."""
+    right = 0
+    for seed in range(10):
+        message = (seed * 0x9E3779B1 + 7) % (1 << bits)
+        ids = marked(KGW(key=seed, payload=message, payload_bits=bits), 400, share=0.5, seed=seed)
+        right += caw.detect(ids, None, KGW(key=seed, payload_bits=bits)).payload == message
+    assert right >= 8
+
+
+def test_p_value_is_the_tail_times_the_number_of_messages() -> None:
+    watermark = KGW(key=5, payload=9, payload_bits=8)
+    ids = marked(watermark, 60, share=0.6)
+    result = caw.detect(ids, None, watermark)
+    assert_close(result.p_value, 256 * stats.binom.sf(result.score - 1, result.num_scored, 0.25), "tail")
+    assert sum(s is not None for s in result.token_scores) == result.num_scored
+    assert sum(s for s in result.token_scores if s is not None) == result.score
+
+
+@pytest.mark.parametrize("bits", [4, 20])
+@pytest.mark.parametrize("name", ["lefthash", "exp"])
+def test_unmarked_texts_under_fresh_keys(name: str, bits: int) -> None:
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(150):
+        kind = KGW if name == "lefthash" else EXP
+        watermark = kind(key=int(rng.integers(0, 2**62)), payload_bits=bits)
+        found += caw.detect(rng.integers(0, 60, 100).tolist(), None, watermark, fpr=0.05).is_watermarked
+    assert stats.binomtest(found, 150, 0.05, "greater").pvalue > 1e-6
+
+
+def test_confidence_falls_with_the_strength() -> None:
+    least = []
+    for share in (1.0, 0.4):
+        watermark = KGW(key=5, payload=1234, payload_bits=16)
+        values, positions, _ = payload_evidence(watermark, np.array(marked(watermark, 150, share)))
+        reading = read_payload(watermark, values, positions, np.ones(150, bool))
+        least.append(min(reading.confidence))
+    assert least[0] > 0.99 and least[1] < least[0]
+
+
+@pytest.mark.parametrize("watermark", [KGW(key=3, delta=30.0, payload=21, payload_bits=6),
+                                       EXP(key=3, top_k=40, payload=21, payload_bits=6, context_width=2)])  # fmt: skip
+def test_a_model_writes_it(watermark: Any) -> None:
+    (ids,) = run(tiny_model(97), [[5, 6]], watermark, max_new_tokens=200).tokens
+    assert Detector(None, watermark)(ids).payload == 21  # type: ignore[union-attr]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"payload": 3}, "a payload needs payload_bits"),
+    ({"payload": 4, "payload_bits": 2}, r"payload must be an integer in \[0, 3\]"),
+    ({"payload_bits": 33}, r"payload_bits must be an integer in \[0, 32\]"),
+    ({"payload_bits": 4, "gamma": 0.3}, "gamma of 1/2, 1/4 or 1/16"),
+    ({"payload_bits": 4, "format": "transformers"}, "payloads need format 'native'"),
+]
+
+
+@pytest.mark.parametrize("change, message", BAD)
+def test_bad_parameters(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KGW(**{"key": 1, **change})
+
+
+def test_marking_needs_the_payload_and_reading_no_options() -> None:
+    with pytest.raises(ValueError, match="needs a payload, got none"):
+        run(tiny_model(97), [[1]], KGW(key=1, payload_bits=4))
+    with pytest.raises(ValueError, match="without mid_p and weights"):
+        Detector(None, KGW(key=1, payload_bits=4), mid_p=True)
