@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_iter
 
 import caw
 from caw import ops
+from caw.decoding.attention import caw_attention
 from caw.decoding.device_step import DeviceStep
 from caw.decoding.rounds import Rounds
 from caw.decoding.sampling import stream_ids
@@ -110,10 +111,12 @@ class HostData(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.moves: list[str] = []
+        self.seen: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         # tensors without dimensions are numbers, which travel as arguments of kernels
+        self.seen.add(func)
         inputs = [t for t in _tensors_of((args, kwargs)) if t.dim()]
         made = func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.lift_fresh_copy)
         if inputs and (made or len({t.device.type for t in (*inputs, *_tensors_of(out))}) > 1):
@@ -121,7 +124,7 @@ class HostData(TorchDispatchMode):
         return out
 
 
-def fake_step(step: DeviceStep, mode: FakeTensorMode) -> DeviceStep:
+def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> DeviceStep:
     """The step over fake tensors: reading one raises."""
 
     def fake(tensor: torch.Tensor) -> FakeTensor:
@@ -137,7 +140,7 @@ def fake_step(step: DeviceStep, mode: FakeTensorMode) -> DeviceStep:
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = fake(buffer)
-    step.stepper.model = model
+    step.stepper.model, decoder.attention = model, caw_attention(model)
     step.stepper.ends = fake(step.stepper.ends)
     for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
         for name, value in vars(owner).items():

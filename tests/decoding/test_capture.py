@@ -42,11 +42,12 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
     decoder, step = started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), slots=2, min_new_tokens=3,
                             eos_token_ids=(2,), **SAMPLING[sampling])  # fmt: skip
     mode = FakeTensorMode()
-    fake = fake_step(step, mode)
+    fake = fake_step(decoder, step, mode)
     with mode, HostData() as watched, decoder.attention:
         fake()
         fake()
     assert not watched.moves
+    assert {ops.sibling_attention, ops.commit_step, ops.topk_softmax} <= watched.seen
 
 
 EXPERTS = {"gpt_oss", "mixtral", "qwen3_moe"}
@@ -59,7 +60,7 @@ def test_no_architecture_reads_back(model: Any, name: str) -> None:
         model = copy.deepcopy(model).bfloat16()
     decoder, step = started(model, PROMPTS, kept("top_k"), policy, slots=2)
     mode = FakeTensorMode()
-    fake = fake_step(step, mode)
+    fake = fake_step(decoder, step, mode)
     with mode, HostData() as watched, decoder.attention:
         fake()
     assert not watched.moves
@@ -70,7 +71,7 @@ def test_a_host_read_is_found(llama: Any) -> None:
     decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
     step.stepper.fixed = False
     mode = FakeTensorMode()
-    fake = fake_step(step, mode)
+    fake = fake_step(decoder, step, mode)
     with mode, decoder.attention, pytest.raises(DataDependentOutputException):
         fake()
 
