@@ -1,0 +1,125 @@
+"""The whole step by Triton kernels: what it asks of their launchers, and its tokens in Triton's interpreter."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, prompt
+from decoding.capturing import started, tensors
+from decoding.running import run
+from decoding.test_slots import RAGGED
+from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+
+import caw
+from caw import ops
+from caw.decoding.attention import caw_attention
+
+POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrength(1.0)}
+
+
+def launchers() -> ops.Ops:
+    """Every op by its Triton launcher."""
+    from caw.triton_kernels import commit_kv, evaluator_step, sibling_attention, topk_softmax
+
+    return ops.Ops(
+        topk_softmax.topk_softmax,
+        sibling_attention.sibling_attention,
+        commit_kv.commit_kv,
+        commit_kv.commit_step,
+        evaluator_step.evaluate_capacity,
+        evaluator_step.select_candidate,
+        evaluator_step.evaluator_step,
+    )
+
+
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
+    """As on a GPU: ladders and noise by their kernels too."""
+    from caw.triton_kernels import enumerate_candidates, launching, sampling_noise
+
+    if not (launching.INTERPRETED or torch.cuda.is_available()):
+        pytest.fail("expected Triton in its interpreter; run pytest with TRITON_INTERPRET=1")
+    monkeypatch.setattr(ops, "enumerate_candidates", enumerate_candidates.enumerate_candidates)
+    monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
+    return launchers()
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("watermark", [None, "lefthash", "selfhash", "unigram", "top_k", "scale"])
+def test_launchers_take_what_the_step_gives(
+    llama: Any, by_kernels: ops.Ops, watermark: str | None, policy: str, sampling: str
+) -> None:
+    """On meta tensors nothing runs: dtypes, shapes, strides and limits are checked, and launches counted."""
+    from caw.triton_kernels.launching import recorded
+
+    chosen = WATERMARKS[watermark] if watermark else None
+    decoder, step = started(llama, RAGGED, chosen, POLICIES[policy](llama), slots=2, kernels=ops.references(),
+                            eos_token_ids=(2,), **SAMPLING[sampling])  # fmt: skip
+    to_meta(decoder, step, by_kernels)
+    with torch.inference_mode(), decoder.attention, recorded() as launches:
+        step()
+    kernels = [launch.kernel.__name__ for launch in launches]
+    layers = llama.config.num_hidden_layers
+    looks = watermark is not None and policy == "capacity"
+    assert kernels.count("_split_kernel") == layers
+    assert kernels.count("_commit_kernel") == 1, "keys, values, logits and records move in one launch"
+    assert kernels.count("_evaluator_kernel") == looks, "evaluation, strength and selection are one launch"
+    assert kernels.count("_select_kernel") == (not looks)
+    records = kernels.count("_part_kernel")  # what follows the original and the chosen one, and the sampler's
+    assert records == 1 + looks + (sampling == "sampled")
+    assert ("_race_kernel" in kernels) == (watermark in ("top_k", "scale"))
+    assert ("_reweight_kernel" in kernels) == (watermark in ("lefthash", "selfhash", "unigram"))
+
+
+def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
+    """Move everything the step reads to the meta device."""
+    with torch.inference_mode(False):
+        step.stepper.model = copy.deepcopy(step.stepper.model).to("meta")
+        decoder.attention = caw_attention(step.stepper.model)
+        policy = step.stepper.policy
+        if isinstance(policy, caw.CapacityPolicy):
+            object.__setattr__(policy, "network", copy.deepcopy(policy.network).to("meta"))
+    step.stepper.kernels = step.cache.kernels = kernels
+    step.stepper.ends = step.stepper.ends.to("meta")
+    if step.stepper.noise is not None:
+        object.__setattr__(step.stepper.noise, "native", True)
+    for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
+        for name, value in vars(owner).items():
+            if isinstance(value, torch.Tensor):
+                setattr(owner, name, value.to("meta"))
+    assert all(t.is_meta for t in tensors(step).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "watermark", "sampling"),
+    [
+        ("llama", "top_k", "sampled"),
+        ("llama", "lefthash", "greedy"),
+        ("llama", "selfhash", "sampled"),
+        ("llama", "unigram", "greedy"),
+        ("llama", "scale", "greedy"),
+        ("llama", None, "sampled"),
+        ("gpt_oss", "top_k", "greedy"),
+        ("gemma2", "lefthash", "greedy"),
+    ],
+)
+def test_tokens_of_kernels_in_the_interpreter(
+    by_kernels: ops.Ops, name: str, watermark: str | None, sampling: str
+) -> None:
+    """Every op of every step by its kernel; slots overflow; the tokens are those of the references."""
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled here; test_capture runs them")
+    model = build(name)
+    chosen = WATERMARKS[watermark] if watermark else None
+    policy = capacity_policy(model, theta=1.0, beta=1.0) if watermark else None
+    settings: dict[str, Any] = {"max_new_tokens": 5, "slots": 2, **SAMPLING[sampling]}
+    prompts = [prompt(7, 1), prompt(2, 2)]
+    expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
+    actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
+    assert actual.tokens == expected.tokens
+    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
