@@ -157,6 +157,8 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
     names += [n for n, (kind, _) in POLICIES.items() if type(thing) is kind]
     described: dict[str, Any] = {"name": names[0]}
     for field in fields(thing):  # type: ignore[arg-type]
+        if field.name in ("payload_bits", "temperature") and getattr(thing, field.name) == field.default:
+            continue  # rare parameters are named only where they are used
         if field.name not in ("key", "network") and getattr(thing, field.name) is not None:
             described[field.name] = getattr(thing, field.name)
     return described
