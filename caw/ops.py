@@ -18,6 +18,7 @@ import torch
 from caw import _ext
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.commit_step_ref import commit_step_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, enumerate_candidates_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
@@ -266,6 +267,15 @@ small_linear = _register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
     torch.nn.functional.linear,
     lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])),
+)
+
+# decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch. CPU only
+decoder_layer = _register(
+    "decoder_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
+    "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
+    "int? window=None) -> Tensor",
+    decoder_layer_ref,
+    lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )
 
 

@@ -43,4 +43,9 @@ Tensor generator_words(const Tensor& seeds, const Tensor& indices);
 
 Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
+Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
+    const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
+    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
+    std::optional<int64_t> window);
+
 }  // namespace caw

@@ -16,4 +16,5 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));
   m.impl("generator_words", TORCH_BOX(&caw::generator_words));
   m.impl("small_linear", TORCH_BOX(&caw::small_linear));
+  m.impl("decoder_layer", TORCH_BOX(&caw::decoder_layer));
 }

@@ -92,12 +92,12 @@ def _check_contract(
     layer = layout.cache.layers[module.layer_idx]
     if key is not layer.keys or value is not layer.values:
         raise refusal(kind, "it changes keys or values after they are cached")
-    expected = _declared_window(module)
+    expected = declared_window(module)
     if window is None and expected is not None and expected < layout.cache.capacity:
         raise refusal(kind, f"it does not tell the attention function of its sliding window of {expected}")
 
 
-def _declared_window(module: torch.nn.Module) -> int | None:
+def declared_window(module: torch.nn.Module) -> int | None:
     """The sliding window that the config gives this layer."""
     config = getattr(module, "config", None)
     window = getattr(config, "sliding_window", None)

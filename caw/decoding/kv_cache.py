@@ -91,7 +91,7 @@ class SiblingCache(Cache):
         self._prefill_rows: torch.Tensor | None = None
         self._prefill_start = 0
         self._shared: torch.Tensor | None = None  # [L, 2, HK, P, D], what all prompts begin with
-        self._slot = 0
+        self.slot = 0
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
 
     @property
@@ -120,9 +120,9 @@ class SiblingCache(Cache):
             self.store[layer, 0, self._prefill_rows, :, places] = key
             self.store[layer, 1, self._prefill_rows, :, places] = value
             return
-        end = self._slot + key.shape[2]
-        self.scratch[layer, 0, : key.shape[0], self._slot : end] = key.transpose(1, 2)
-        self.scratch[layer, 1, : key.shape[0], self._slot : end] = value.transpose(1, 2)
+        end = self.slot + key.shape[2]
+        self.scratch[layer, 0, : key.shape[0], self.slot : end] = key.transpose(1, 2)
+        self.scratch[layer, 1, : key.shape[0], self.slot : end] = value.transpose(1, 2)
 
     def begin_prefill(self, rows: torch.Tensor, start: int = 0) -> None:
         """The next forward fills these rows (int64 [R']) from position `start` on; right padding is never read."""
@@ -159,7 +159,7 @@ class SiblingCache(Cache):
 
     def begin_forward(self, slot: int = 0) -> None:
         """The next forward carries candidates slot, slot + 1, … of each sequence."""
-        self._slot = slot
+        self.slot = slot
 
     def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
         """Append candidate choice[b] (int64 [B]) to sequence b where active (bool [B])."""

@@ -14,13 +14,15 @@ from torch.nn import Linear
 from torch.nn.functional import linear
 
 from caw import ops
+from caw.decoding.fused_layers import fused_forwards
 
 MAX_ROWS = 16  # beyond that the arithmetic, not the reading, takes the time, and general products win
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 class SmallLinears:
-    """The model's plain linear layers take up to MAX_ROWS rows through `small_linear` inside the block.
+    """Inside the block, plain linear layers take up to MAX_ROWS rows through `small_linear`, and decoder layers that
+    `fused_layers` knows run as one operator each.
 
     Made once for a model and entered around every step; nothing of it is left outside. Does nothing without the
     compiled extension, for layers that are not exactly torch.nn.Linear or whose forward somebody replaced, and, call
@@ -30,7 +32,9 @@ class SmallLinears:
     def __init__(self, model: Any, *, enabled: bool) -> None:
         usable = enabled and not ops.missing_extension()
         layers = [m for m in model.modules() if type(m) is Linear and "forward" not in m.__dict__] if usable else []
-        self._forwards = [(layer.__dict__, _Forward(layer)) for layer in layers]
+        self._forwards: list[tuple[dict[str, Any], Any]] = [(layer.__dict__, _Forward(layer)) for layer in layers]
+        if usable:
+            self._forwards += fused_forwards(model)
 
     def __enter__(self) -> None:
         # straight into __dict__: Module.__setattr__ would cost more than the smallest layers

@@ -1,0 +1,291 @@
+// decoder_layer on the CPU: one pre-norm transformer layer (RMSNorm, rotary attention, gated SiLU MLP) of a decoding
+// step in one call. Formula and arguments: triton_kernels/decoder_layer_ref.py.
+//
+// At a few rows a step, the arithmetic is nothing and reading the weights is all; launching 60 small operators a layer
+// from Python costs as much again (8 ms a step on a 30-layer model). Sums and activations are float32 whatever the
+// weights are; keys, values, queries and the result are rounded to the weights' type.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/linear.h"
+#include "ops.h"
+
+namespace caw {
+namespace {
+
+constexpr int64_t kLane = 16;  // rows are padded with zeros to the widest vector
+constexpr int64_t kNorm1 = 0, kQ = 1, kK = 2, kV = 3, kO = 4, kNorm2 = 5, kGate = 6, kUp = 7, kDown = 8;
+constexpr int64_t kQNorm = 9, kKNorm = 10;  // Qwen3's; absent in the others
+constexpr float kLargestExponent = 88.0f;   // of the vector exponential
+
+int64_t padded_to_lane(int64_t size) { return (size + kLane - 1) / kLane * kLane; }
+
+float read(const void* base, int64_t i, Dtype type) {
+  if (type == kFloat32) return static_cast<const float*>(base)[i];
+  return float(c10::BFloat16(static_cast<const uint16_t*>(base)[i], c10::BFloat16::from_bits()));
+}
+
+void write(void* base, int64_t i, float x, Dtype type) {
+  if (type == kFloat32) static_cast<float*>(base)[i] = x;
+  else static_cast<uint16_t*>(base)[i] = c10::BFloat16(x).x;
+}
+
+// Rows of floats, zeros between `size` and `stride`.
+struct Rows {
+  int64_t count, size, stride;
+  std::vector<float> data;
+  Rows(int64_t count, int64_t size)
+      : count(count), size(size), stride(padded_to_lane(size)), data(size_t(count * stride), 0.0f) {}
+  float* row(int64_t i) { return data.data() + i * stride; }
+  const float* row(int64_t i) const { return data.data() + i * stride; }
+};
+
+struct Matrix {
+  const char* data;
+  Dtype type;
+  int64_t outputs, size;
+  std::vector<float> bias;
+  int64_t tiles() const { return (outputs + kLinearTile - 1) / kLinearTile; }
+};
+
+std::vector<float> widen(const Tensor& t, Dtype type) {
+  std::vector<float> wide(static_cast<size_t>(t.size(0)));
+  const void* base = t.const_data_ptr();
+  for (int64_t i = 0; i < t.size(0); ++i) wide[size_t(i)] = read(base, i * t.stride(0), type);
+  return wide;
+}
+
+Matrix matrix(const char* name, const Tensor& weight, const std::optional<Tensor>& bias, Dtype type, int64_t outputs,
+    int64_t size) {
+  require_shape(name, weight, {outputs, size});
+  require(weight.is_contiguous() && dtype_of(name, weight) == type,
+      std::string(name) + " must be contiguous and of hidden's dtype; convert it before the call");
+  Matrix m{static_cast<const char*>(weight.const_data_ptr()), type, outputs, size, {}};
+  if (bias.has_value()) {
+    require_shape("biases", *bias, {outputs});
+    require(dtype_of("biases", *bias) == type, "biases must have hidden's dtype; convert them before the call");
+    m.bias = widen(*bias, type);
+  }
+  return m;
+}
+
+int64_t tile_cost(const Matrix& m, int64_t rows) {  // nanoseconds: 10 bytes or 40 products in each
+  return kLinearTile * m.size * std::max(element_size(m.type) * 4, rows) / 40;
+}
+
+// part[row * kLinearTile + o] = the outputs of one tile; returns how many there are.
+int64_t multiply_tile(const Rows& x, const Matrix& m, int64_t tile, float* part) {
+  const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
+  linear_kernel()(x.data.data(), x.count, x.stride, offset_bytes(m.data, first * m.size, m.type), m.type, m.size, count,
+      part);
+  if (!m.bias.empty())
+    for (int64_t r = 0; r < x.count; ++r)
+      for (int64_t o = 0; o < count; ++o) part[r * kLinearTile + o] += m.bias[size_t(first + o)];
+  return count;
+}
+
+// out[i] = (add_to_out ? out[i] : 0) + x matrices[i]^T + bias, all matrices in one parallel section.
+void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const std::vector<Rows*>& out, bool add_to_out) {
+  int64_t tiles = 0;
+  for (const Matrix* m : matrices) tiles += m->tiles();
+  for_each_part(tiles, tile_cost(*matrices[0], x.count), [&](int64_t begin, int64_t end) {
+    std::vector<float> part(size_t(x.count * kLinearTile));
+    for (int64_t i = begin; i < end; ++i) {
+      size_t which = 0;
+      int64_t tile = i;
+      while (tile >= matrices[which]->tiles()) tile -= matrices[which++]->tiles();
+      const int64_t count = multiply_tile(x, *matrices[which], tile, part.data());
+      for (int64_t r = 0; r < x.count; ++r) {
+        float* target = out[which]->row(r) + tile * kLinearTile;
+        for (int64_t o = 0; o < count; ++o)
+          target[o] = (add_to_out ? target[o] : 0.0f) + part[size_t(r * kLinearTile + o)];
+      }
+    }
+  });
+}
+
+// out = silu(x gate^T) * (x up^T)
+void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
+  for_each_part(gate.tiles(), 2 * tile_cost(gate, x.count), [&](int64_t begin, int64_t end) {
+    std::vector<float> g(size_t(x.count * kLinearTile)), u(g);
+    float exponent[kLinearTile], power[kLinearTile];
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const int64_t count = multiply_tile(x, gate, tile, g.data());
+      multiply_tile(x, up, tile, u.data());
+      for (int64_t r = 0; r < x.count; ++r) {
+        const float *a = g.data() + r * kLinearTile, *b = u.data() + r * kLinearTile;
+        for (int64_t o = 0; o < count; ++o) exponent[o] = -a[o] > kLargestExponent ? kLargestExponent : -a[o];
+        kernels().exp_shifted(exponent, 0.0f, count, power);
+        float* target = out.row(r) + tile * kLinearTile;
+        for (int64_t o = 0; o < count; ++o) target[o] = a[o] / (1.0f + power[o]) * b[o];
+      }
+    }
+  });
+}
+
+// x * rsqrt(mean(x^2) + eps) * weight
+void normalise(const float* x, const std::vector<float>& weight, double eps, float* out) {
+  const size_t size = weight.size();
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) squares += double(x[i]) * x[i];
+  const float factor = float(1.0 / std::sqrt(squares / double(size) + eps));
+  for (size_t i = 0; i < size; ++i) out[i] = x[i] * factor * weight[i];
+}
+
+// Rotates pairs (i, i + D/2) of one head in place; cos and sin hold D values.
+void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = b * cos[i + half] + a * sin[i + half];
+  }
+}
+
+struct Shape {
+  int64_t batch, candidates, width, heads, kv_heads, dim;
+  Dtype type;
+  ScalarType scalar;
+  int64_t rows() const { return batch * candidates; }
+};
+
+// [rows, heads * D] -> tensor [B, heads, C, D] of the weights' type
+Tensor by_head(const Rows& x, const Shape& at, int64_t heads) {
+  Tensor out = make({at.batch, heads, at.candidates, at.dim}, at.scalar);
+  void* base = out.mutable_data_ptr();
+  for (int64_t b = 0; b < at.batch; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t c = 0; c < at.candidates; ++c) {
+        const float* from = x.row(b * at.candidates + c) + h * at.dim;
+        const int64_t to = ((b * heads + h) * at.candidates + c) * at.dim;
+        for (int64_t d = 0; d < at.dim; ++d) write(base, to + d, from[d], at.type);
+      }
+  return out;
+}
+
+// Candidates' keys or values [B, HK, C, D] into scratch[:B, slot : slot + C], scratch [B', slots, HK, D].
+void keep(const Tensor& own, const Tensor& scratch, int64_t slot, const Shape& at) {
+  const size_t bytes = size_t(element_size(at.type));
+  char* to = static_cast<char*>(scratch.mutable_data_ptr());
+  const char* from = static_cast<const char*>(own.const_data_ptr());
+  for (int64_t b = 0; b < at.batch; ++b)
+    for (int64_t h = 0; h < at.kv_heads; ++h)
+      for (int64_t c = 0; c < at.candidates; ++c)
+        std::memcpy(to + size_t(b * scratch.stride(0) + (slot + c) * scratch.stride(1) + h * scratch.stride(2)) * bytes,
+            from + size_t(((b * at.kv_heads + h) * at.candidates + c) * at.dim) * bytes, size_t(at.dim) * bytes);
+}
+
+void check_scratch(const char* name, const Tensor& t, const Shape& at, int64_t slot) {
+  require(t.dim() == 4 && t.size(0) >= at.batch && t.size(2) == at.kv_heads && t.size(3) == at.dim,
+      std::string(name) + " must have shape [B, slots, HK, D], got " + shape_of(t));
+  require(slot >= 0 && slot + at.candidates <= t.size(1), "slot must leave room for the candidates in " +
+      std::string(name) + ", got " + std::to_string(slot));
+  require(t.scalar_type() == at.scalar && (t.stride(3) == 1 || at.dim == 1),
+      std::string(name) + " must have hidden's dtype and be dense in its last dimension");
+}
+
+Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
+    const std::vector<Tensor>& weights) {
+  require(hidden.dim() == 3, "hidden must have shape [B, C, E], got " + shape_of(hidden));
+  require(k_cache.dim() == 4 && k_cache.size(1) > 0, "k_cache must have shape [B, HK, S, D], got " + shape_of(k_cache));
+  require(weights.size() == 9 || weights.size() == 11, "weights must be 9 tensors, or 11 with norms of queries and "
+      "keys, got " + std::to_string(weights.size()));
+  const int64_t dim = k_cache.size(3);
+  require(dim > 0 && dim % 2 == 0, "the head dimension must be even, got " + std::to_string(dim));
+  const Dtype type = dtype_of("hidden", hidden);
+  require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
+  Shape at{hidden.size(0), hidden.size(1), hidden.size(2), 0, k_cache.size(1), dim, type, hidden.scalar_type()};
+  require(weights[kQ].dim() == 2 && weights[kQ].size(0) % dim == 0, "weights[1] must have shape [H * D, E], got " +
+      shape_of(weights[kQ]));
+  at.heads = weights[kQ].size(0) / dim;
+  require_shape("cos", cos, {at.batch, at.candidates, dim});
+  require_shape("sin", sin, {at.batch, at.candidates, dim});
+  require(dtype_of("cos", cos) == type && dtype_of("sin", sin) == type, "cos and sin must have hidden's dtype");
+  for (const int64_t i : {kNorm1, kNorm2}) {
+    require_shape("the norms of weights", weights[size_t(i)], {at.width});
+    require(dtype_of("the norms of weights", weights[size_t(i)]) == type, "the norms of weights must have hidden's dtype");
+  }
+  if (weights.size() == 11)
+    for (const int64_t i : {kQNorm, kKNorm}) {
+      require_shape("weights[9] and weights[10]", weights[size_t(i)], {dim});
+      require(dtype_of("weights[9]", weights[size_t(i)]) == type, "weights[9] and weights[10] must have hidden's dtype");
+    }
+  return at;
+}
+
+// Norms of each head (if any) and rotation of [rows, heads * D] in place.
+void turn(Rows& x, int64_t heads, const Shape& at, const std::vector<float>& norm, double eps, const Tensor& cos,
+    const Tensor& sin) {
+  std::vector<float> c(static_cast<size_t>(at.dim)), s(c);
+  for (int64_t r = 0; r < at.rows(); ++r) {
+    for (int64_t d = 0; d < at.dim; ++d) {
+      const int64_t b = r / at.candidates, q = r % at.candidates;
+      c[size_t(d)] = read(cos.const_data_ptr(), b * cos.stride(0) + q * cos.stride(1) + d * cos.stride(2), at.type);
+      s[size_t(d)] = read(sin.const_data_ptr(), b * sin.stride(0) + q * sin.stride(1) + d * sin.stride(2), at.type);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      float* head = x.row(r) + h * at.dim;
+      if (!norm.empty()) normalise(head, norm, eps, head);
+      rotate(head, c.data(), s.data(), at.dim);
+    }
+  }
+}
+
+}  // namespace
+
+Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
+    const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
+    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
+    std::optional<int64_t> window) {
+  const Shape at = check(hidden, cos, sin, k_cache, weights);
+  check_scratch("k_scratch", k_scratch, at, slot);
+  check_scratch("v_scratch", v_scratch, at, slot);
+  require(biases.size() == 7, "biases must be 7, of q, k, v, o, gate, up and down, got " + std::to_string(biases.size()));
+  const int64_t inner = at.heads * at.dim, kv = at.kv_heads * at.dim, wide = weights[kGate].size(0);
+  const auto get = [&](const char* name, int64_t i, size_t bias, int64_t outputs, int64_t size) {
+    return matrix(name, weights[size_t(i)], biases[bias], at.type, outputs, size);
+  };
+  const Matrix q = get("weights[1]", kQ, 0, inner, at.width), k = get("weights[2]", kK, 1, kv, at.width);
+  const Matrix v = get("weights[3]", kV, 2, kv, at.width), o = get("weights[4]", kO, 3, at.width, inner);
+  const Matrix gate = get("weights[6]", kGate, 4, wide, at.width), up = get("weights[7]", kUp, 5, wide, at.width);
+  const Matrix down = get("weights[8]", kDown, 6, at.width, wide);
+  const std::vector<float> norm1 = widen(weights[kNorm1], at.type), norm2 = widen(weights[kNorm2], at.type);
+  std::vector<float> q_norm, k_norm;
+  if (weights.size() == 11) q_norm = widen(weights[kQNorm], at.type), k_norm = widen(weights[kKNorm], at.type);
+
+  const Tensor input = dense(hidden);
+  Rows residual(at.rows(), at.width), normed(at.rows(), at.width);
+  for (int64_t r = 0; r < at.rows(); ++r) {
+    for (int64_t i = 0; i < at.width; ++i) residual.row(r)[i] = read(input.const_data_ptr(), r * at.width + i, at.type);
+    normalise(residual.row(r), norm1, eps, normed.row(r));
+  }
+  Rows queries(at.rows(), inner), keys(at.rows(), kv), values(at.rows(), kv);
+  multiply(normed, {&q, &k, &v}, {&queries, &keys, &values}, false);
+  turn(queries, at.heads, at, q_norm, eps, cos, sin);
+  turn(keys, at.kv_heads, at, k_norm, eps, cos, sin);
+  const Tensor own_k = by_head(keys, at, at.kv_heads), own_v = by_head(values, at, at.kv_heads);
+  keep(own_k, k_scratch, slot, at);
+  keep(own_v, v_scratch, slot, at);
+  const Tensor mixed = sibling_attention(by_head(queries, at, at.heads), k_cache, v_cache, own_k, own_v, lengths, scale,
+      window, std::nullopt, std::nullopt);
+  for (int64_t b = 0; b < at.batch; ++b)
+    for (int64_t h = 0; h < at.heads; ++h)
+      for (int64_t c = 0; c < at.candidates; ++c)
+        for (int64_t d = 0; d < at.dim; ++d)
+          queries.row(b * at.candidates + c)[h * at.dim + d] =
+              read(mixed.const_data_ptr(), ((b * at.heads + h) * at.candidates + c) * at.dim + d, at.type);
+  multiply(queries, {&o}, {&residual}, true);
+
+  for (int64_t r = 0; r < at.rows(); ++r) normalise(residual.row(r), norm2, eps, normed.row(r));
+  Rows active(at.rows(), wide);
+  gated(normed, gate, up, active);
+  multiply(active, {&down}, {&residual}, true);
+  Tensor out = make({at.batch, at.candidates, at.width}, at.scalar);
+  for (int64_t r = 0; r < at.rows(); ++r)
+    for (int64_t i = 0; i < at.width; ++i) write(out.mutable_data_ptr(), r * at.width + i, residual.row(r)[i], at.type);
+  return out;
+}
+
+}  // namespace caw

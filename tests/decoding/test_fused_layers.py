@@ -1,0 +1,79 @@
+"""Layers as one operator: which ones, the same logits and tokens as the model's own forward, nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from decoding.architectures import CONFIGS, build, prompt
+from decoding.running import run
+
+import caw
+from caw import ops
+from caw.decoding import fused_layers
+from caw.decoding.fused_layers import fused_forwards, fusible
+from caw.decoding.linear import SmallLinears
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_which_layers_are_fused(name: str) -> None:
+    model = build(name)
+    layers = model.config.num_hidden_layers if name in FUSED else 0
+    assert len(fused_forwards(model)) == layers
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    original = ops.decoder_layer
+
+    def counted(hidden: torch.Tensor, *rest: object) -> torch.Tensor:
+        calls.append(hidden.shape[0] * hidden.shape[1])
+        return original(hidden, *rest)
+
+    monkeypatch.setattr(fused_layers.ops, "decoder_layer", counted)
+    return calls
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
+def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = build(name), [prompt(9), prompt(4, seed=1), prompt(17, seed=2)]
+    options = {"branching": branching, "max_new_tokens": 16, "do_sample": False}
+    watermark, policy = caw.KGW(key=3, delta=3.0), caw.EntropyThreshold(0.5)
+    calls = calls_of(monkeypatch)
+    fused = run(model, prompts, watermark, policy, **options)
+    assert calls and len(calls) % model.config.num_hidden_layers == 0
+    monkeypatch.setattr("caw.decoding.linear.fused_forwards", lambda model: [])
+    before = len(calls)
+    plain = run(model, prompts, watermark, policy, **options)
+    assert len(calls) == before
+    assert fused.tokens == plain.tokens and fused.changed > 0
+
+
+def test_a_changed_layer_is_left_alone() -> None:
+    def with_change(change: object) -> bool:
+        layer = type(build("llama"))(build("llama").config).eval().model.layers[0]
+        assert fusible(layer)
+        change(layer)  # type: ignore[operator]
+        return fusible(layer)
+
+    class Narrower(torch.nn.Linear):
+        pass
+
+    assert not with_change(lambda layer: layer.train())
+    assert not with_change(lambda layer: layer.mlp.register_forward_hook(lambda *args: None))
+    assert not with_change(lambda layer: layer.self_attn.q_proj.register_forward_pre_hook(lambda *args: None))
+    assert not with_change(lambda layer: setattr(layer.self_attn, "q_proj", Narrower(32, 32)))
+    assert not with_change(lambda layer: setattr(layer.mlp, "act_fn", torch.nn.GELU()))
+    assert not with_change(lambda layer: setattr(layer.input_layernorm, "forward", lambda x: x))
+    assert not with_change(lambda layer: setattr(layer, "adapter", torch.nn.Linear(32, 32)))
+
+
+def test_nothing_is_left_behind() -> None:
+    model = build("llama")
+    with SmallLinears(model, enabled=True):
+        assert "forward" in model.model.layers[0].__dict__
+    assert "forward" not in model.model.layers[0].__dict__
+    assert not SmallLinears(model, enabled=False)._forwards

@@ -1,0 +1,74 @@
+"""Reference of `decoder_layer`: one pre-norm transformer layer over sibling candidates.
+
+    n1 = rms(x) * w1                          (RMSNorm: Zhang and Sennrich 2019, arXiv 1910.07467)
+    q, k = rotate(n1 Wq), rotate(n1 Wk)       (rotary embedding: Su et al. 2021, arXiv 2104.09864)
+    y = x + siblings(q, k, n1 Wv) Wo          (`sibling_attention_ref`)
+    out = y + (silu(n2 Wg) * n2 Wu) Wd        (SwiGLU: Shazeer 2020, arXiv 2002.05202), n2 = rms(y) * w2
+
+The layer of Llama, Mistral and Qwen2; Qwen3 also normalises every head's queries and keys before the rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from torch.nn.functional import linear, rms_norm, silu
+
+
+def decoder_layer_ref(
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_scratch: torch.Tensor,
+    v_scratch: torch.Tensor,
+    slot: int,
+    lengths: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+    scale: float,
+    window: int | None = None,
+) -> torch.Tensor:
+    """One layer of C candidates of B sequences.
+
+    Args:
+        hidden: [B, C, E]. cos, sin: [B, C, D], both halves of D alike.
+        k_cache, v_cache: [B, HK, S, D], see `sibling_attention_ref`.
+        k_scratch, v_scratch: [B', slots, HK, D] with B' >= B, mutated: the candidates' keys and values are written to
+            [:B, slot : slot + C].
+        lengths: int64 [B].
+        weights: norm of the input [E], Wq [H*D, E], Wk, Wv [HK*D, E], Wo [E, H*D], norm before the MLP [E], Wg, Wu
+            [I, E], Wd [E, I], and optionally norms of queries and keys [D].
+        biases: of Wq, Wk, Wv, Wo, Wg, Wu, Wd, or None.
+        eps: of all norms. scale, window: of the attention.
+
+    Returns:
+        [B, C, E] in hidden's dtype. Everything has one dtype; sums are float32.
+    """
+    batch, candidates, width = hidden.shape
+    heads, dim = k_cache.shape[1], k_cache.shape[3]
+    norm1, wq, wk, wv, wo, norm2, wg, wu, wd = weights[:9]
+
+    def split(x: torch.Tensor, norm: torch.Tensor | None = None) -> torch.Tensor:
+        x = x.view(batch, candidates, -1, dim)
+        return (x if norm is None else rms_norm(x, (dim,), norm, eps)).transpose(1, 2)
+
+    def rotate(x: torch.Tensor) -> torch.Tensor:
+        half = torch.cat([-x[..., dim // 2 :], x[..., : dim // 2]], dim=-1)
+        return x * cos[:, None] + half * sin[:, None]
+
+    x = rms_norm(hidden, (width,), norm1, eps)
+    q = rotate(split(linear(x, wq, biases[0]), weights[9] if len(weights) > 9 else None))
+    k = rotate(split(linear(x, wk, biases[1]), weights[10] if len(weights) > 9 else None))
+    v = split(linear(x, wv, biases[2]))
+    assert k.shape[1] == heads
+    k_scratch[:batch, slot : slot + candidates] = k.transpose(1, 2)
+    v_scratch[:batch, slot : slot + candidates] = v.transpose(1, 2)
+    mixed = sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window)
+    hidden = hidden + linear(mixed.transpose(1, 2).reshape(batch, candidates, -1), wo, biases[3])
+    x = rms_norm(hidden, (width,), norm2, eps)
+    return hidden + linear(silu(linear(x, wg, biases[4])) * linear(x, wu, biases[5]), wd, biases[6])
