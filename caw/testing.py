@@ -45,6 +45,9 @@ TOLERANCES: dict[str, Tolerance] = {
     "attention/float32": Tolerance(2e-6, 2e-5, "two reductions and exponentials in float32"),
     "attention/float16": Tolerance(4e-4, 2.5e-3, "output and softmax weights rounded to float16"),
     "attention/bfloat16": Tolerance(3e-3, 2e-2, "output and softmax weights rounded to bfloat16"),
+    "layer/bfloat16": Tolerance(
+        5e-3, 2.5e-2, "a decoder layer whose four products round their inputs to bfloat16; measured 3.2e-3, 1.3e-2"
+    ),
     # margins below which a decision may differ from a reference that rounds elsewhere; `margin` reads them
     "margin/race": Tolerance(1e-13, 1e-12, "float64 race values; a line in strength has one rounding more"),
     "margin/decision": Tolerance(

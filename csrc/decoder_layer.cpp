@@ -35,9 +35,11 @@ void write(void* base, int64_t i, float x, Dtype type) {
 // Rows of floats, zeros between `size` and `stride`.
 struct Rows {
   int64_t count, size, stride;
-  std::vector<float> data;
-  Rows(int64_t count, int64_t size)
-      : count(count), size(size), stride(padded_to_lane(size)), data(size_t(count * stride), 0.0f) {}
+  Aligned<float> data;
+  Rows(int64_t count, int64_t size) : count(count), size(size), stride(padded_to_lane(size)) {
+    data.resize(count * stride);
+    std::fill_n(data.data(), count * stride, 0.0f);
+  }
   float* row(int64_t i) { return data.data() + i * stride; }
   const float* row(int64_t i) const { return data.data() + i * stride; }
 };

@@ -41,10 +41,13 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
   const int64_t rows = x.size(0), size = x.size(1), outputs = weight.size(0);
   const int64_t padded = (size + kLane - 1) / kLane * kLane;
   const Tensor input = dense(x);
-  std::vector<float> wide(size_t(rows * padded), 0.0f), added;
+  std::vector<float> added;
+  thread_local Aligned<float> wide;
+  wide.resize(rows * padded);
+  std::fill_n(wide.data(), rows * padded, 0.0f);
   const char* source = static_cast<const char*>(input.const_data_ptr());
   for (int64_t m = 0; m < rows; ++m)
-    for (int64_t k = 0; k < size; ++k) wide[size_t(m * padded + k)] = to_float(source, type, m * size + k);
+    for (int64_t k = 0; k < size; ++k) wide.data()[m * padded + k] = to_float(source, type, m * size + k);
   if (bias.has_value()) {
     require_shape("bias", *bias, {outputs});
     require(bias->scalar_type() == x.scalar_type(), "bias must have x's dtype; convert it before the call");
@@ -58,12 +61,13 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
   const char* weights = static_cast<const char*>(weight.const_data_ptr());
   const int64_t tiles = (outputs + kLinearTile - 1) / kLinearTile;
   const LinearKernel kernel = linear_kernel();
+  const float* in = wide.data();  // of this thread, for all threads
   // about 10 bytes a nanosecond a core
   for_each_part(tiles, kLinearTile * size * element_size(type) / 10, [&](int64_t begin, int64_t end) {
     std::vector<float> part(size_t(rows * kLinearTile));
     for (int64_t tile = begin; tile < end; ++tile) {
       const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, outputs - first);
-      kernel(wide.data(), rows, padded, offset_bytes(weights, first * size, type), type, size, count, part.data());
+      kernel(in, rows, padded, offset_bytes(weights, first * size, type), type, size, count, part.data());
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t o = 0; o < count; ++o) {
           float value = part[size_t(m * kLinearTile + o)];

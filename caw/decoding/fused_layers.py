@@ -23,7 +23,8 @@ PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self
                "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 NORMS = ("input_layernorm", "post_attention_layernorm")
 ACTIVATIONS = ("SiLU", "SiLUActivation")  # torch's and transformers' names of one function
-DTYPES = (torch.float32, torch.bfloat16)
+# beyond these numbers of rows the arithmetic, not the reading, takes the time, and general products win
+MAX_ROWS = {torch.float32: 32, torch.bfloat16: 16}
 
 
 def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
@@ -78,11 +79,13 @@ class _Forward:
     @property
     def usable(self) -> bool:
         dtype = self.weights[0].dtype
-        return dtype in DTYPES and all(w.is_cpu and w.is_contiguous() and w.dtype == dtype for w in self.weights)
+        return dtype in MAX_ROWS and all(w.is_cpu and w.is_contiguous() and w.dtype == dtype for w in self.weights)
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         layout, rotary = kwargs.get("caw_layout"), kwargs.get("position_embeddings")
-        if layout is None or layout.lengths is None or rotary is None or args:
+        rows = hidden_states.shape[0] * hidden_states.shape[1]
+        too_many = rows > MAX_ROWS[self.weights[0].dtype]
+        if too_many or layout is None or layout.lengths is None or rotary is None or args:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         return self._run(hidden_states, rotary, layout)
 

@@ -14,10 +14,7 @@ from torch.nn import Linear
 from torch.nn.functional import linear
 
 from caw import ops
-from caw.decoding.fused_layers import fused_forwards
-
-MAX_ROWS = 16  # beyond that the arithmetic, not the reading, takes the time, and general products win
-DTYPES = (torch.float32, torch.bfloat16)
+from caw.decoding.fused_layers import MAX_ROWS, fused_forwards
 
 
 class SmallLinears:
@@ -55,7 +52,7 @@ class _Forward:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
         rows = x.numel() // x.shape[-1]
-        fits = rows <= MAX_ROWS and weight.dtype in DTYPES and weight.dtype == x.dtype
+        fits = rows <= MAX_ROWS.get(weight.dtype, 0) and weight.dtype == x.dtype
         if not (fits and weight.is_cpu and weight.is_contiguous()):
             return linear(x, weight, bias)
         return ops.small_linear(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)

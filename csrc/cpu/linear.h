@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "kernels.h"
 
@@ -9,12 +10,30 @@ namespace caw {
 
 constexpr int64_t kLinearTile = 32;  // outputs per call: their weights stay in the first-level cache between row blocks
 
+// Memory on a cache line's boundary, contents undefined: a vector load across two lines costs as much as two.
+template <class T>
+class Aligned {
+ public:
+  void resize(int64_t count) {
+    if (count <= size_) return;
+    memory_.reset(new char[size_t(count) * sizeof(T) + 63]);
+    data_ = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t(63));
+    size_ = count;
+  }
+  T* data() const { return data_; }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
 // out[m * kLinearTile + o] = sum_k x[m, k] weight[o, k] for the outputs o < count <= kLinearTile.
 // x is float32 [rows, padded] with zeros beyond `size`; weight rows are `size` elements apart.
 using LinearKernel = void (*)(const float* x, int64_t rows, int64_t padded, const void* weight, int dtype,
     int64_t size, int64_t count, float* out);
 
-extern const LinearKernel kLinearGeneric, kLinearAvx2, kLinearAvx512;
+extern const LinearKernel kLinearGeneric, kLinearAvx2, kLinearAvx512, kLinearAvx512Bf16;
 
 // The one that goes with kernels().
 LinearKernel linear_kernel();

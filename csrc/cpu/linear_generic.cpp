@@ -16,7 +16,8 @@ extern const LinearKernel kLinearGeneric = linear;
 LinearKernel linear_kernel() {
 #if CAW_X86
   const char* name = kernels().name;
-  if (!std::strcmp(name, "avx512")) return kLinearAvx512;
+  static const bool dots = __builtin_cpu_supports("avx512bf16");
+  if (!std::strcmp(name, "avx512")) return dots ? kLinearAvx512Bf16 : kLinearAvx512;
   if (!std::strcmp(name, "avx2")) return kLinearAvx2;
 #endif
   return kLinearGeneric;

@@ -93,7 +93,7 @@ def test_bfloat16() -> None:
     found, expected = both(arguments(dtype=torch.bfloat16, width=64, wide=96, size=40))
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == torch.bfloat16
-        assert_close(a, b.to(torch.bfloat16), "attention/bfloat16")
+        assert_close(a, b.to(torch.bfloat16), "layer/bfloat16")
 
 
 def test_rows_do_not_depend_on_their_neighbours() -> None:
