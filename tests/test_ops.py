@@ -37,6 +37,19 @@ def commit_inputs() -> list[Any]:
     return [store, scratch, torch.tensor([1, 0, 1]), torch.tensor([2, 0, 6]), torch.tensor([True, False, True])]
 
 
+def layer_inputs(head_norms: bool) -> list[Any]:
+    _, k_cache, v_cache, *_, lengths, scale = attention_inputs()
+    dim, width, wide = D - 1, 6, 7  # rotation needs an even head dim
+    shapes = [(H * dim, width), (HK * dim, width), (HK * dim, width), (width, H * dim)]
+    norms = [torch.rand(n) for n in (width, width, *((dim, dim) if head_norms else ()))]
+    mlp = [torch.randn(wide, width), torch.randn(wide, width), torch.randn(width, wide)]
+    given = [norms[0], *(torch.randn(shape) for shape in shapes), norms[1], *mlp, *norms[2:]]
+    hidden, rotary = torch.randn(B, C, width), [torch.randn(B, C, dim) for _ in range(2)]
+    scratch = [torch.randn(B, C + 1, HK, dim) for _ in range(2)]
+    biases = [torch.randn(H * dim), *[None] * 6]
+    return [hidden, *rotary, k_cache[..., :dim], v_cache[..., :dim], *scratch, 1, lengths, given, biases, 1e-5, scale]
+
+
 def record_inputs() -> list[torch.Tensor]:
     return list(ops.topk_softmax(torch.randn(B, V), K))
 
@@ -109,6 +122,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_contains": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 36, -1]), V, 9]],
     "generator_words": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 700, 0])]],
+    "decoder_layer": lambda: [layer_inputs(False), [*layer_inputs(True), 3]],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
 
