@@ -211,6 +211,14 @@ Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size) {
 
 // ---- lists of torch's CPU generator ---------------------------------------------------------------------------------
 
+void require_list(const Tensor& seeds, int64_t vocab_size, int64_t count) {
+  require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
+  require_dtype("seeds", seeds, ScalarType::Long, "int64");
+  require(vocab_size >= 1 && vocab_size < (int64_t(1) << 31),
+      "vocab_size must be in [1, 2**31), got " + std::to_string(vocab_size));
+  require(count >= 0 && count <= vocab_size, "count must be in [0, vocab_size], got " + std::to_string(count));
+}
+
 constexpr int kListThreads = 256;  // at least 227: one phase of the twist
 
 // Twist 624 words in three phases, each of which reads nothing that it writes except its own word.
@@ -228,6 +236,23 @@ __device__ void advance_in_parallel(uint32_t* state) {
   }
 }
 
+__device__ void start_in_block(uint32_t* state, uint32_t seed) {
+  if (threadIdx.x == 0) {
+    state[0] = seed;
+    for (int j = 1; j < kStateSize; ++j) state[j] = 1812433253u * (state[j - 1] ^ (state[j - 1] >> 30)) + uint32_t(j);
+  }
+  __syncthreads();
+}
+
+// The positions that the draws [first, first + result) swap with. The caller synchronises before others read them.
+__device__ int targets_in_parallel(
+    const uint32_t* state, int64_t size, int64_t first, int64_t count, uint32_t* target) {
+  const int draws = int(count - first < kStateSize ? count - first : kStateSize);
+  for (int i = threadIdx.x; i < draws; i += kListThreads)
+    target[i] = uint32_t(first + i) + MersenneTwister::tempered(state[i]) % uint32_t(size - first - i);
+  return draws;
+}
+
 // One block a seed. Draws are made in parallel; the swaps follow one another, on lines that were brought to the cache.
 __global__ void permutation_kernel(
     const int64_t* seeds, int64_t size, int64_t count, uint32_t* orders, int64_t* heads, int32_t* sets, int64_t words) {
@@ -237,29 +262,22 @@ __global__ void permutation_kernel(
   uint32_t* order = orders + row * size;
   for (int64_t i = threadIdx.x; i < size; i += kListThreads) order[i] = uint32_t(i);
   for (int64_t i = threadIdx.x; sets && i < words; i += kListThreads) sets[row * words + i] = 0;
-  if (threadIdx.x == 0) {
-    state[0] = uint32_t(seeds[row]);
-    for (int j = 1; j < kStateSize; ++j) state[j] = 1812433253u * (state[j - 1] ^ (state[j - 1] >> 30)) + uint32_t(j);
-  }
-  __syncthreads();
+  start_in_block(state, uint32_t(seeds[row]));
   for (int64_t first = 0; first < count; first += kStateSize) {
     advance_in_parallel(state);
-    const int64_t draws = count - first < kStateSize ? count - first : kStateSize;
-    for (int64_t i = threadIdx.x; i < draws; i += kListThreads) {
-      const uint32_t left = uint32_t(size - first - i);
-      target[i] = uint32_t(first + i) + MersenneTwister::tempered(state[i]) % left;
+    const int draws = targets_in_parallel(state, size, first, count, target);
+    for (int i = threadIdx.x; i < draws; i += kListThreads)  // each thread its own targets
       asm volatile("prefetch.global.L1 [%0];" ::"l"(order + target[i]));
-    }
     __syncthreads();
     if (threadIdx.x == 0) {
-      for (int64_t i = 0; i < draws; ++i) {
+      for (int i = 0; i < draws; ++i) {
         const uint32_t at = target[i], token = order[at];
         order[at] = order[first + i];
         order[first + i] = token;
       }
     }
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < draws; i += kListThreads) {
+    for (int i = threadIdx.x; i < draws; i += kListThreads) {
       const uint32_t token = order[first + i];
       if (heads) heads[row * count + first + i] = token;
       if (sets) atomicOr(sets + row * words + (token >> 5), int32_t(1u << (token & 31)));
@@ -268,11 +286,7 @@ __global__ void permutation_kernel(
 }
 
 Tensor permutation(const Tensor& seeds, int64_t vocab_size, int64_t count, bool as_set) {
-  require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
-  require_dtype("seeds", seeds, ScalarType::Long, "int64");
-  require(vocab_size >= 1 && vocab_size < (int64_t(1) << 31),
-      "vocab_size must be in [1, 2**31), got " + std::to_string(vocab_size));
-  require(count >= 0 && count <= vocab_size, "count must be in [0, vocab_size], got " + std::to_string(count));
+  require_list(seeds, vocab_size, count);
   const Tensor numbers = dense(seeds);
   const int64_t rows = numbers.size(0), words = (vocab_size + 31) / 32;
   Tensor out = as_set ? make({rows, words}, ScalarType::Int, &seeds) : make({rows, count}, ScalarType::Long, &seeds);
@@ -282,6 +296,77 @@ Tensor permutation(const Tensor& seeds, int64_t vocab_size, int64_t count, bool 
         numbers.const_data_ptr<int64_t>(), vocab_size, count, static_cast<uint32_t*>(orders.mutable_data_ptr()),
         as_set ? nullptr : out.mutable_data_ptr<int64_t>(),
         as_set ? static_cast<int32_t*>(out.mutable_data_ptr()) : nullptr, words);
+    require_launched();
+  }
+  return out;
+}
+
+// One block a pair: the token is followed from place to place (random_lists.h), each search in parallel.
+__global__ void contains_kernel(const int64_t* seeds, const int64_t* tokens, int64_t size, int64_t count, bool* out) {
+  __shared__ uint32_t state[kStateSize];
+  __shared__ uint32_t target[kStateSize];
+  __shared__ int hit;
+  const int64_t row = blockIdx.x;
+  int64_t place = tokens[row];  // the same in every thread, as is all that steers the loops
+  bool found = false;
+  start_in_block(state, uint32_t(seeds[row]));
+  for (int64_t first = 0; place >= 0 && place < size && !found && first < count; first += kStateSize) {
+    advance_in_parallel(state);
+    const int draws = targets_in_parallel(state, size, first, count, target);
+    __syncthreads();
+    for (int j = 0; !found;) {
+      const int64_t passed = place - first;
+      const int stop = int(passed < draws ? passed : draws);
+      if (threadIdx.x == 0) hit = stop;
+      __syncthreads();
+      for (int i = j + int(threadIdx.x); i < stop; i += kListThreads)
+        if (int64_t(target[i]) == place) atomicMin(&hit, i);
+      __syncthreads();
+      found = hit < stop;
+      __syncthreads();
+      if (found || passed >= draws) break;
+      found = int64_t(target[passed]) == place;
+      place = target[passed];
+      j = int(passed) + 1;
+    }
+  }
+  if (threadIdx.x == 0) out[row] = found;
+}
+
+__global__ void words_kernel(const int64_t* seeds, const int64_t* indices, int64_t* out) {
+  __shared__ uint32_t state[kStateSize];
+  const int64_t row = blockIdx.x, index = indices[row];
+  start_in_block(state, uint32_t(seeds[row]));
+  for (int64_t block = 0; block <= index / kStateSize; ++block) advance_in_parallel(state);
+  if (threadIdx.x == 0) out[row] = index < 0 ? 0 : MersenneTwister::tempered(state[index % kStateSize]);
+}
+
+Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t vocab_size, int64_t count) {
+  require_list(seeds, vocab_size, count);
+  require_shape("tokens", tokens, {seeds.size(0)});
+  require_dtype("tokens", tokens, ScalarType::Long, "int64");
+  const Tensor numbers = dense(seeds), ids = dense(tokens);
+  Tensor out = make({numbers.size(0)}, ScalarType::Bool, &seeds);
+  if (numbers.size(0) > 0) {
+    contains_kernel<<<unsigned(numbers.size(0)), kListThreads, 0, current_stream(seeds)>>>(
+        numbers.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>(), vocab_size, count,
+        static_cast<bool*>(out.mutable_data_ptr()));
+    require_launched();
+  }
+  return out;
+}
+
+// Indices are not checked here: that would wait for the device. Negative ones give 0.
+Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
+  require(seeds.dim() == 1, "seeds must have shape [N], got " + shape_of(seeds));
+  require_dtype("seeds", seeds, ScalarType::Long, "int64");
+  require_shape("indices", indices, {seeds.size(0)});
+  require_dtype("indices", indices, ScalarType::Long, "int64");
+  const Tensor numbers = dense(seeds), places = dense(indices);
+  Tensor out = make({numbers.size(0)}, ScalarType::Long, &seeds);
+  if (numbers.size(0) > 0) {
+    words_kernel<<<unsigned(numbers.size(0)), kListThreads, 0, current_stream(seeds)>>>(
+        numbers.const_data_ptr<int64_t>(), places.const_data_ptr<int64_t>(), out.mutable_data_ptr<int64_t>());
     require_launched();
   }
   return out;
@@ -304,4 +389,6 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CUDA, m) {
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
   m.impl("permutation_head", TORCH_BOX(&caw::permutation_head));
   m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));
+  m.impl("permutation_contains", TORCH_BOX(&caw::permutation_contains));
+  m.impl("generator_words", TORCH_BOX(&caw::generator_words));
 }

@@ -68,3 +68,14 @@ def test_lists(size: int) -> None:
         assert torch.equal(
             ops.permutation_green(seeds.cuda(), size, count).cpu(), ops.permutation_green(seeds, size, count)
         )
+
+
+def test_members_and_words() -> None:
+    seeds = torch.tensor([0, 42 * 15_485_863, -1, 2**63 - 1]).repeat_interleave(50)
+    for size in (1, 8, 623, 1249, 50_257):
+        tokens = torch.randint(-1, size + 1, seeds.shape)
+        for count in (0, size // 4, size):
+            got = ops.permutation_contains(seeds.cuda(), tokens.cuda(), size, count).cpu()
+            assert torch.equal(got, ops.permutation_contains(seeds, tokens, size, count))
+    indices = torch.randint(0, 5000, seeds.shape)
+    assert torch.equal(ops.generator_words(seeds.cuda(), indices.cuda()).cpu(), ops.generator_words(seeds, indices))
