@@ -9,6 +9,7 @@ import typer
 import caw
 from caw.cli.demo_command import demo
 from caw.cli.detect_command import detect
+from caw.cli.detection_weights_command import detection_weights
 from caw.cli.generate_command import generate
 from caw.cli.train_evaluator_command import train_evaluator_command
 
@@ -47,6 +48,7 @@ def root(
 app.command()(demo)
 app.command()(generate)
 app.command()(detect)
+app.command("detection-weights")(detection_weights)
 app.command("train-evaluator")(train_evaluator_command)
 
 

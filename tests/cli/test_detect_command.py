@@ -167,3 +167,21 @@ def test_payload(tmp_path: Path) -> None:
         ids.append(int(options[int(green.int().argmax())]))
     (line,) = lines("--input", corpus(tmp_path / "ids.jsonl", [ids], "ids"), "--field", "ids", "--payload-bits", "8")
     assert line["payload"] == 200 and line["is_watermarked"] and len(line["payload_confidence"]) == 8
+
+
+def test_detection_weights(model: str, tmp_path: Path) -> None:
+    config, table = tmp_path / "keys.yaml", tmp_path / "table.safetensors"
+    config.write_text("candidates: [{name: a, key: 11}, {name: b, key: 12}]")
+    rows = [{"tokens": marked_ids(caw.KGW(key=k), 200), "key_id": caw.KGW(key=k).key_id} for k in (11, 12)]
+    source = tmp_path / "marked.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["detection-weights", "--tokenizer", model, "-i", str(source), "--config", str(config), "-o", str(table)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0 and "kind of token" in result.stdout, result.stderr
+    source.write_text(json.dumps({**rows[0], "key_id": "00000000"}) + "\n" + json.dumps(rows[1]) + "\n")
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1 and "key_id must be one of --config's" in result.stderr
+    ids = corpus(tmp_path / "ids.jsonl", [rows[1]["tokens"]], "ids")
+    weighted = ["--input", ids, "--field", "ids", "--weights", str(table)]
+    assert run(*weighted, "--key", "12").exit_code == 2  # the table was made with that key
+    assert len(lines(*weighted, "--key", "13")) == 1

@@ -1,0 +1,88 @@
+"""`caw detection-weights`: how much each kind of token should count, from texts marked under other keys."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from caw.cli.detect_config import read_candidates
+from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.cli.generate_command import open_lines
+from caw.detection.estimate_weights import PRIOR, estimate_weights
+from caw.jsonl import Row, read_rows
+from caw.models import load_tokenizer
+from caw.watermarks import Watermark
+
+
+def detection_weights(
+    tokenizer: Annotated[str, typer.Option(help="Of the model that wrote the texts; the table is for it.")],
+    input: Annotated[
+        str, typer.Option("--input", "-i", help="JSONL of marked texts, as `caw generate` writes them; - is stdin.")
+    ],
+    config: Annotated[
+        Path, typer.Option("--config", help="YAML file of the watermarks (keys) of the texts, as for `caw detect`.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Table to write, a .safetensors file.")],
+    field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
+    prior: Annotated[float, typer.Option(help="Evidence that a rare token borrows from its kind.", min=0)] = PRIOR,
+) -> None:
+    """Make a table of weights for `caw detect --weights`.
+
+    A policy that protects some kinds of tokens leaves no mark on them; counting them less finds the mark sooner. The
+    texts must be marked with other keys than the one that will be tested, by the same policy and on text of the same
+    kind; lines belong to the watermark of --config that their key_id names.
+
+    Examples:
+
+    - CAW_KEY=practice caw generate --model smollm2-135m --policy capacity -i prompts.jsonl -o practice.jsonl
+    - caw detection-weights --tokenizer smollm2-135m -i practice.jsonl --config keys.yaml -o weights.safetensors
+    - caw detect --tokenizer smollm2-135m --weights weights.safetensors essay.txt
+    """
+    with user_errors():
+        marks = {mark.key_id: mark for mark in read_candidates(config).values()}
+        texts, bad = read_texts(input, field, marks)
+        loaded = load_tokenizer(tokenizer)
+        table = estimate_weights(
+            texts, loaded, len(loaded), prior, {"tokenizer": tokenizer, "command": shlex.join(["caw", *sys.argv[1:]])}
+        )
+        table.save(output)
+        _show(table.provenance)
+        complain(f"wrote {output}")
+    if bad:
+        raise typer.Exit(BAD_LINES)
+
+
+def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[dict[Watermark, list[Any]], int]:
+    """Texts (or ids) by watermark, and how many lines were bad (each reported)."""
+    texts: dict[Watermark, list[Any]] = {}
+    bad = 0
+    with open_lines(source) as stream:
+        for row in read_rows(stream):
+            try:
+                if not isinstance(row, Row):
+                    raise ValueError(row.message)
+                content, key_id = row.value.get(field), row.value.get("key_id")
+                if not isinstance(content, (str, list)):
+                    raise ValueError(f"{field!r} must be a text or a list of token ids, it is not; name the --field")
+                if key_id not in marks:
+                    known = ", ".join(marks)
+                    raise ValueError(f"key_id must be one of --config's ({known}), got {key_id!r}; add that key")
+                texts.setdefault(marks[key_id], []).append(content)
+            except ValueError as error:
+                bad += 1
+                complain(f"{source}, line {row.number}: {error}")
+    return texts, bad
+
+
+def _show(about: dict[str, Any]) -> None:
+    table = Table("kind of token", "green (or mean score) where marked")
+    for kind, mean in about["mean_by_kind"].items():
+        table.add_row(kind, f"{mean:.3f}")
+    Console().print(table)
+    Console().print(f"{about['tokens']} tokens of keys {', '.join(about['key_ids'])}", highlight=False)

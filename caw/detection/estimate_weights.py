@@ -1,0 +1,112 @@
+"""How much signal each token id carries, from texts marked under other keys.
+
+For every token id: how often it was green (or its mean -log(1 - u)) where it counted. Most ids are rare, so each is
+pulled towards the mean of its kind, which is pulled towards the mean of all: as if `prior` more pieces of evidence had
+been seen there (an empirical Bayes estimate with a fixed prior). The weight of an id is the log-odds of green over the
+null's, for races 1 - 1 / mean: see `weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from caw.detection.detector import Detector
+from caw.detection.weights import MOST, TokenWeights, levels_of
+from caw.watermarks import Watermark
+from caw.watermarks.green_list import GreenList
+
+PRIOR = 20.0
+KINDS = ("digits", "operators", "punctuation", "space", "name", "word", "inside a word", "other")
+
+
+def kind_of(text: str) -> int:
+    """Index into KINDS of what a token looks like."""
+    core = text.strip()
+    if not core:
+        return KINDS.index("space")
+    if core.isdigit():
+        return KINDS.index("digits")
+    if all(c in "+-*/=<>^%$€£×÷" for c in core):
+        return KINDS.index("operators")
+    if not any(c.isalnum() for c in core):
+        return KINDS.index("punctuation")
+    if core[0].isupper():
+        return KINDS.index("name")
+    if core.isalpha():
+        return KINDS.index("word" if text[0].isspace() else "inside a word")
+    return KINDS.index("other")
+
+
+def token_kinds(tokenizer: Any, vocab_size: int) -> np.ndarray:
+    """Kind of each token id, int64 [V]."""
+    return np.array([kind_of(tokenizer.decode([i])) for i in range(vocab_size)], dtype=np.int64)
+
+
+def tally(texts: Mapping[Watermark, Sequence[Any]], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(sum of values, number) float64 [V] of counted tokens, of marked texts (strings or ids) by their watermark."""
+    sums, counts = np.zeros(vocab_size), np.zeros(vocab_size)
+    for watermark, items in texts.items():
+        detector = Detector(tokenizer, watermark)
+        for scored in detector.score(detector.ids_of(items)):
+            counted = scored.counted & (scored.ids < vocab_size)
+            np.add.at(sums, scored.ids[counted], scored.values[counted])
+            np.add.at(counts, scored.ids[counted], 1)
+    return sums, counts
+
+
+def means_of(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, prior: float = PRIOR) -> np.ndarray:
+    """Mean value of each token id, float64 [V], pulled towards its kind's mean and that towards the overall one."""
+    overall = sums.sum() / counts.sum()
+    per_kind = np.bincount(kinds, weights=counts, minlength=len(KINDS))
+    kind_means = (np.bincount(kinds, weights=sums, minlength=len(KINDS)) + prior * overall) / (per_kind + prior)
+    means: np.ndarray = (sums + prior * kind_means[kinds]) / (counts + prior)
+    return means
+
+
+def information(means: np.ndarray, watermark: Watermark) -> np.ndarray:
+    """Weight of each token id, float64 [V]; 0 where it carries nothing."""
+    if isinstance(watermark, GreenList):
+        null = watermark.green_fraction
+        return np.maximum(special.logit(np.clip(means, 1e-3, 1 - 1e-3)) - special.logit(null), 0.0)
+    return np.maximum(1 - 1 / np.maximum(means, 1e-3), 0.0)
+
+
+def estimate_weights(
+    texts: Mapping[Watermark, Sequence[Any]],
+    tokenizer: Any,
+    vocab_size: int,
+    prior: float = PRIOR,
+    provenance: dict[str, Any] | None = None,
+) -> TokenWeights:
+    """A table of weights from marked texts, by the watermark of each group; all of one kind, with different keys.
+
+    Raises ValueError where nothing counts or the watermarks differ in more than the key.
+    """
+    kinds_of_marks = {(type(w), getattr(w, "gamma", None)) for w in texts}
+    if len(kinds_of_marks) != 1:
+        raise ValueError(f"expected texts of one watermark and gamma, got {len(kinds_of_marks)}; make one each")
+    sums, counts = tally(texts, tokenizer, vocab_size)
+    if not counts.sum():
+        raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
+    kinds = token_kinds(tokenizer, vocab_size)
+    means = means_of(sums, counts, kinds, prior)
+    weights = information(means, next(iter(texts)))
+    levels = levels_of(weights)
+    seen = counts > 0
+    default = int(np.rint(np.average(levels[seen], weights=counts[seen]))) if seen.any() else MOST // 2
+    about = {
+        "key_ids": sorted(w.key_id for w in texts),
+        "watermark": next(iter(texts)).name,
+        "tokens": int(counts.sum()),
+        "prior": prior,
+        "mean_by_kind": {
+            name: round(float(sums[kinds == k].sum() / counts[kinds == k].sum()), 4)
+            for k, name in enumerate(KINDS)
+            if counts[kinds == k].sum()
+        },
+    }
+    return TokenWeights(levels, max(1, default), {**about, **(provenance or {})})

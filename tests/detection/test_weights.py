@@ -1,0 +1,165 @@
+"""Weights per token: tables, their estimation, and weighted tests that keep their false-positive rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special, stats
+from tiny import tiny_tokenizer
+
+from caw.detection import Detector, detect
+from caw.detection.estimate_weights import KINDS, estimate_weights, information, kind_of, means_of
+from caw.detection.weights import MOST, TokenWeights, levels_of, shipped
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+
+
+def table(levels: Any, **about: Any) -> TokenWeights:
+    return TokenWeights(np.array(levels), 3, about)
+
+
+MARKS = [KGW(key=1), Unigram(key=1), EXP(key=1, context_width=2)]
+
+
+@pytest.mark.parametrize("watermark", MARKS, ids=lambda w: w.name)
+def test_equal_weights_change_nothing(watermark: Watermark) -> None:
+    ids = np.random.default_rng(0).integers(0, 40, 120).tolist()
+    plain, weighted = detect(ids, None, watermark), detect(ids, None, watermark, weights=table([5] * 40))
+    assert_close(weighted.p_value, plain.p_value, "weighted")
+    assert_close(weighted.z_score, plain.z_score, "float64")
+    assert_close(weighted.score, 5 * plain.score, "float64")
+    assert weighted.token_scores == plain.token_scores
+
+
+def test_weight_zero_leaves_tokens_out_and_unknown_ids_have_the_default() -> None:
+    ids = list(range(60))
+    weights = table([0, 7] * 20)  # 40 of the 60 ids
+    result = detect(ids, None, KGW(key=1), weights=weights)
+    assert [s is None for s in result.token_scores] == [i < 40 and i % 2 == 0 for i in ids]
+    levels = weights.of(np.array(ids)).tolist()
+    scores = zip(result.token_scores, levels, strict=True)
+    assert result.score == sum(s * level for s, level in scores if s is not None)
+
+
+@pytest.mark.parametrize("kind", ["kgw", "exp"])
+def test_p_values_of_fresh_keys_are_uniform(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    weights = table(rng.integers(0, MOST + 1, 60))
+    found = []
+    for _ in range(250):
+        key = int(rng.integers(0, 2**62))
+        watermark = KGW(key=key) if kind == "kgw" else EXP(key=key, context_width=1)
+        found.append(detect(rng.integers(0, 60, 100).tolist(), None, watermark, weights=weights).p_value)
+    assert stats.kstest(found, "uniform").pvalue > 1e-6
+    assert stats.binomtest(int((np.array(found) <= 0.05).sum()), 250, 0.05, "greater").pvalue > 1e-6
+
+
+def test_weights_find_what_protected_tokens_hide() -> None:
+    """Ids below 50 are never marked, the others half of the time: leaving out the first finds more texts."""
+    rng = np.random.default_rng(2)
+    found = {"plain": 0, "weighted": 0}
+    weights = table([0] * 50 + [MOST] * 2950)
+    for seed in range(60):
+        watermark = KGW(key=seed)
+        ids = [1]
+        while len(ids) < 80:
+            options = rng.integers(50, 3000, 12)
+            scored = [float(watermark.score_tokens(_row(ids[-1], o)).values[1]) for o in options]
+            best = int(options[int(np.argmax(scored))])
+            ids.append(
+                int(rng.integers(0, 50)) if rng.random() < 0.6 else best if rng.random() < 0.5 else int(options[0])
+            )
+        found["plain"] += detect(ids, None, watermark).is_watermarked
+        found["weighted"] += detect(ids, None, watermark, weights=weights).is_watermarked
+    assert found["weighted"] > found["plain"] + 10
+
+
+def _row(*ids: int) -> Any:
+    import torch
+
+    return torch.tensor(ids)
+
+
+def test_tables_are_saved_and_loaded(tmp_path: Path) -> None:
+    weights = table([0, 3, 15], key_ids=["abc"], note="x")
+    weights.save(tmp_path / "t.safetensors")
+    loaded = TokenWeights.load(tmp_path / "t.safetensors")
+    assert np.array_equal(loaded.levels, weights.levels) and loaded.provenance == weights.provenance
+    assert loaded.default == 3
+    by_name = Detector(None, KGW(key=1), weights=str(tmp_path / "t.safetensors"))
+    assert isinstance(by_name.weights, TokenWeights)
+    (tmp_path / "bad").write_bytes(b"no table")
+    with pytest.raises(ValueError, match="must hold a table of weights"):
+        TokenWeights.load(tmp_path / "bad")
+    with pytest.raises(FileNotFoundError, match="expected a table of weights"):
+        TokenWeights.load("nowhere")
+    for name in shipped():
+        assert TokenWeights.load(name).levels.any()
+
+
+def test_the_tested_key_must_not_have_made_the_table() -> None:
+    weights = table([1, 2], key_ids=[KGW(key=9).key_id])
+    with pytest.raises(ValueError, match="which is the key to test"):
+        Detector(None, KGW(key=9), weights=weights)
+    assert Detector(None, KGW(key=8), weights=weights)
+
+
+@pytest.mark.parametrize("levels", [[], [[1]], [1.5], [-1], [16], [0, 0]])
+def test_bad_levels(levels: Any) -> None:
+    with pytest.raises(ValueError, match="levels must be"):
+        TokenWeights(np.array(levels))
+
+
+def test_what_weights_do_not_go_with() -> None:
+    weights = table([1, 2])
+    with pytest.raises(ValueError, match="weights belong to mode 'exact'"):
+        Detector(None, KGW(key=1), mode="compat", weights=weights)
+    with pytest.raises(ValueError, match="weights serve KGW, Unigram and EXP"):
+        Detector(None, SynthID("k"), weights=weights)
+
+
+def test_kinds_of_tokens() -> None:
+    tokens = {" 12": "digits", "+": "operators", " $": "operators", ".": "punctuation", "\n": "space", " John": "name",
+              " word": "word", "ing": "inside a word", "2nd": "other"}  # fmt: skip
+    assert {t: KINDS[kind_of(t)] for t in tokens} == tokens
+
+
+def test_estimates_are_pulled_towards_their_kind() -> None:
+    kinds = np.array([0, 0, 1, 1])
+    sums, counts = np.array([900.0, 0, 25, 0]), np.array([1000.0, 0, 100, 0])
+    means = means_of(sums, counts, kinds, prior=20)
+    overall = 925 / 1100
+    first, second = (900 + 20 * overall) / 1020, (25 + 20 * overall) / 120
+    assert_close(means, [(900 + 20 * first) / 1020, first, (25 + 20 * second) / 120, second], "float64")
+    log_odds = special.logit(means) - special.logit(0.25)
+    assert_close(information(means, KGW(key=1)), np.maximum(log_odds, 0), "float64")
+    assert_close(information(np.array([1.5, 1.0, 0.5]), EXP(key=1)), [1 / 3, 0, 0], "float64")
+    assert levels_of(np.array([0.1, 1.0, 2.0])).tolist() == [1, 8, 15]
+
+
+def test_a_table_from_marked_texts() -> None:
+    tokenizer = tiny_tokenizer()
+    rng = np.random.default_rng(0)
+    digits = [i for i in range(len(tokenizer)) if tokenizer.decode([i]).strip().isdigit()]
+    texts: dict[Watermark, list[Any]] = {}
+    for key in (3, 4):
+        watermark = KGW(key=key)
+        ids = [5]
+        while len(ids) < 1500:
+            if rng.random() < 0.3:
+                ids.append(int(rng.choice(digits)))
+                continue
+            options = rng.integers(0, len(tokenizer), 4).tolist()
+            scores = [float(watermark.score_tokens(_row(ids[-1], o)).values[1]) for o in options]
+            ids.append(options[int(np.argmax(scores))])
+        texts[watermark] = [ids]
+    weights = estimate_weights(texts, tokenizer, len(tokenizer))
+    assert weights.levels[digits].mean() < 0.4 * weights.levels.mean()
+    assert weights.provenance["key_ids"] == sorted(w.key_id for w in texts)
+    with pytest.raises(ValueError, match="expected texts of one watermark and gamma"):
+        estimate_weights({KGW(key=1): [[1, 2]], KGW(key=1, gamma=0.5): [[1, 2]]}, tokenizer, 10)
+    with pytest.raises(ValueError, match="got none; give longer ones"):
+        estimate_weights({KGW(key=1): [[]]}, tokenizer, 10)
