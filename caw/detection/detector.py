@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
+from caw.detection.evidence import first_occurrences
 from caw.detection.ids import split_input, to_ids
 from caw.detection.normalize import check_steps, normalize_text, trim_prefix
 from caw.detection.payload import payload_evidence, read_payload
@@ -204,17 +206,13 @@ class Detector:
             nulls = tails(self.watermark, scores, counts, self.mode, self.mid_p)
         per_token = values.astype(object)
         per_token[~counted] = None
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(lengths).tolist()
+        rows = zip(texts, ends, scores.tolist(), counts.tolist(), nulls.z_scores.tolist(), nulls.p_values.tolist(),
+                   strict=True)  # fmt: skip
+        everything = per_token.tolist()
         return [
-            self._result(
-                text,
-                tuple(per_token[end - len(text) : end].tolist()),
-                float(scores[i]),
-                int(counts[i]),
-                float(nulls.z_scores[i]),
-                float(nulls.p_values[i]),
-            )
-            for i, (text, end) in enumerate(zip(texts, ends, strict=True))
+            self._result(text, tuple(everything[end - len(text) : end]), score, count, z, p)
+            for text, end, score, count, z, p in rows
         ]
 
     def _score_stream(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -246,11 +244,19 @@ class Detector:
             token_ids=tuple(text.tolist()),
             token_scores=token_scores,
             watermark=self.watermark.name,
-            key_id=self.watermark.key_id,
+            key_id=self._key_id,
             fpr=float(self.fpr),
             mode=self.mode,
             message=self._message(len(text), count, p),
         )
+
+    @cached_property
+    def _key_id(self) -> str:
+        return self.watermark.key_id
+
+    @cached_property
+    def _needed(self) -> int:
+        return fewest_for(self.watermark, self.fpr)
 
     def _message(self, tokens: int, count: int, p: float) -> str:
         if not tokens:
@@ -258,9 +264,9 @@ class Detector:
         if not count:
             return f"the text is too short to score: none of its {tokens} tokens counts, p = 1"
         counted = f"p = {p:.3g}, {count} of {tokens} tokens count"
-        needed = fewest_for(self.watermark, self.fpr)
-        if count < needed:
-            return f"the text is too short to decide: a p-value of {self.fpr:g} needs {needed} that count ({counted})"
+        if count < self._needed:
+            needed = f"a p-value of {self.fpr:g} needs {self._needed} that count"
+            return f"the text is too short to decide: {needed} ({counted})"
         verdict = "watermarked" if p <= self.fpr else "no watermark found"
         return f"{verdict} at a false-positive rate of {self.fpr:g} ({counted})"
 
@@ -288,20 +294,6 @@ def detect(
     Raises TypeError or ValueError: expected, found, remedy.
     """
     return Detector(tokenizer, watermark, fpr, mode, **options)(text_or_ids)
-
-
-def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Whether a row is the first among equals, bool [N]: same owner [N] and evidence [N, E], only where `among` [N]."""
-    rows = np.flatnonzero(among)
-    keys = np.column_stack([owner[rows], evidence[rows]])
-    # lexsort is stable: equal rows keep their order, so the first of each run is the first occurrence
-    order = np.lexsort(keys.T)
-    in_order = keys[order]
-    starts = np.ones(len(rows), dtype=bool)
-    starts[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
-    first = np.zeros(len(among), dtype=bool)
-    first[rows[order[starts]]] = True
-    return first
 
 
 def _chunks(texts: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from caw.detection.detector import Detector, first_occurrences
+from caw.detection.detector import Detector
+from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.watermarks.green_list import GreenList
 
