@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.prefill_attention import causal_attention
+from caw.decoding.spread_cache import SpreadCache
 from caw.decoding.support import refusal
 
 NAME = "caw"
@@ -31,7 +32,7 @@ class Layout:
     limit: places of the cache that any row uses. start: in prefill, how many tokens of each prompt are in the cache.
     """
 
-    cache: SiblingCache
+    cache: SiblingCache | SpreadCache
     lengths: torch.Tensor | None = None
     limit: int = 0
     start: int = 0
@@ -54,20 +55,20 @@ def attention(
     """transformers' attention contract: query [R, H, Q, D], key and value [R, HK, Q, D] -> ([R, Q, H, D], None)."""
     _check_contract(module, key, value, attention_mask, sliding_window, caw_layout, kwargs.get("is_causal"))
     assert caw_layout is not None
-    cache = caw_layout.cache
+    cache, layer = caw_layout.cache, caw_layout.cache.layers[module.layer_idx]
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if caw_layout.lengths is None:
         if caw_layout.start:
-            before = cache.before(module.layer_idx)
+            before = layer.owner.before(layer.index)
             key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
         out = causal_attention(query, key, value, scale, sliding_window, softcap, s_aux, cache.prefill_attention)
     else:
-        assert cache.store is not None
-        prefix = cache.store[module.layer_idx, :, : query.shape[0], :, : caw_layout.limit]
+        prefix = layer.owner.store[layer.index, :, : query.shape[0], :, : caw_layout.limit]
+        lengths = caw_layout.lengths.to(query.device)
         out = cache.kernels.sibling_attention(
-            query, prefix[0], prefix[1], key, value, caw_layout.lengths, scale, sliding_window, softcap, s_aux
+            query, prefix[0], prefix[1], key, value, lengths, scale, sliding_window, softcap, s_aux
         )
-    cache.layers[module.layer_idx].attended = True
+    layer.attended = True
     # contiguous, as transformers' own functions return it: some models take a view of it
     return out.transpose(1, 2).contiguous(), None
 

@@ -108,6 +108,7 @@ class SiblingCache(Cache):
                 "architecture (latent attention) is not supported"
             )
         heads, dim = key.shape[1], key.shape[3]
+        self.lengths = self.lengths.to(key.device)
         self.store = key.new_zeros(self.num_layers, 2, self.rows, heads, self.capacity, dim)
         slots = 1 if self.copies > 1 else self.slots
         self.scratch = key.new_zeros(self.num_layers, 2, self.rows, slots, heads, dim)

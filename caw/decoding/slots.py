@@ -19,6 +19,7 @@ from caw.decoding.prefill_attention import PrefillAttention, check_prefill_atten
 from caw.decoding.rounds import Rounds, SingleSteps
 from caw.decoding.sampling import GumbelNoise, make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
+from caw.decoding.spread_cache import SpreadCache, main_device
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Stepper, StepResult
 from caw.decoding.support import check_model
@@ -83,19 +84,22 @@ class Decoder:
         if watermark is not None:
             watermark = watermark.with_vocabulary(vocab_size)
             watermark.check_strength(policy.max_strength)
-        self.device = model_device(model)
+        spread = main_device(model)
+        self.device = spread or model_device(model)
         check_prefill_attention(prefill_attention, self.device, model.dtype)
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
         self.history = history_needed(policy)
         if not keep_rows:  # there rows are the caller's
             needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.history)
-            batch = fitting_batch(batch, needs, memory_budget(max_memory, self.device))
+            unplanned = spread is not None and max_memory is None  # nothing says how the layers share the devices
+            batch = fitting_batch(batch, needs, None if unplanned else memory_budget(max_memory, self.device))
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
-        self.fixed, self.report, self.shared, self.keep_rows = fixed, report, 0, keep_rows
+        self.fixed = False if spread is not None else fixed
+        self.report, self.shared, self.keep_rows = report, 0, keep_rows
         self.attention = caw_attention(model)
         self.linears = SmallLinears(model, enabled=kernels.native)
-        self.cache = SiblingCache(
+        self.cache = (SiblingCache if spread is None else SpreadCache)(
             config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels, prefill_attention
         )
         window = watermark.window if watermark is not None else 0
@@ -256,7 +260,9 @@ def model_device(model: Any) -> torch.device:
     """The device of all of a model's parameters; ValueError if they are spread over several."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:
-        raise ValueError(f"the model must be on one device, found {', '.join(devices)}; load it without a device map")
+        raise ValueError(
+            f"the model must be on one device, found {', '.join(devices)}; load it anew, with or without a device map"
+        )
     return torch.device(devices[0])
 
 

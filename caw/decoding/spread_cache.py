@@ -1,0 +1,96 @@
+"""The cache of a model whose layers lie on several devices (`device_map`): one cache per layer, where the layer is.
+
+Such a model decodes by steps that read back: no graph spans devices. Lengths live on the main device, where ids go in
+and logits come out; each layer has a copy of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import Cache
+
+from caw import ops
+from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.prefill_attention import PrefillAttention
+from caw.record import kept_rows
+
+
+class SpreadCache(Cache):
+    """`SiblingCache` over several devices; arguments as there, `device` is the main one."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        batch: int,
+        capacity: int,
+        slots: int,
+        device: torch.device,
+        copies: int = 1,
+        kernels: ops.Ops | None = None,
+        prefill_attention: PrefillAttention = "sdpa",
+    ) -> None:
+        self.batch, self.capacity, self.slots, self.copies = batch, capacity, slots, copies
+        self.kernels, self.prefill_attention = kernels or ops.dispatched(), prefill_attention
+        self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+        self.parts = [
+            SiblingCache(1, batch, capacity, slots, device, copies, kernels, prefill_attention)
+            for _ in range(num_layers)
+        ]
+        super().__init__(layers=[part.layers[0] for part in self.parts])
+
+    @property
+    def has_shared(self) -> bool:
+        return self.parts[0].has_shared
+
+    def begin_prefill(self, rows: torch.Tensor, start: int = 0) -> None:
+        self._prefill_rows = rows
+        for part in self.parts:
+            part.begin_prefill(rows.to(part.lengths.device), start)
+
+    def end_prefill(self, lengths: torch.Tensor) -> None:
+        for part in self.parts:
+            part.end_prefill(lengths.to(part.lengths.device))
+        self.lengths[self._prefill_rows] = lengths
+
+    def keep_shared(self, row: int, tokens: int) -> None:
+        for part in self.parts:
+            part.keep_shared(row, tokens)
+
+    def copy_shared(self, rows: Sequence[int]) -> None:
+        for part in self.parts:
+            part.copy_shared(rows)
+
+    def begin_forward(self, slot: int = 0) -> None:
+        for part in self.parts:
+            part.begin_forward(slot)
+
+    def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
+        for part in self.parts:
+            part.lengths.copy_(self.lengths)  # the host sets those of slots that became empty to 0
+            part.commit(choice.to(part.lengths.device), active.to(part.lengths.device))
+        self.lengths += active
+
+    def commit_step(self, *arguments: Any) -> None:
+        raise AssertionError("a step over several devices is not captured")
+
+    def keep(self, rows: torch.Tensor) -> None:
+        for part in self.parts:
+            part.keep(rows.to(part.lengths.device))
+        self.lengths, self.batch = kept_rows(self.lengths, rows), rows.numel()
+
+    def release(self) -> None:
+        for part in self.parts:
+            part.release()
+
+
+def main_device(model: Any) -> torch.device | None:
+    """Where ids of a model with a device map go in and logits come out; None if it has none, or one device only."""
+    places = set(getattr(model, "hf_device_map", {}).values())
+    if len(places) < 2:
+        return None
+    devices = [place for place in model.hf_device_map.values() if place not in ("cpu", "disk")]
+    first = devices[0] if devices else "cpu"
+    return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)

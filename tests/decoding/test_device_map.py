@@ -1,0 +1,76 @@
+"""Models that accelerate spread: here over memory and a folder on disk, which takes the same road as several GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, prompt, tokenizer
+from decoding.running import run
+from decoding.test_slots import RAGGED, policy_of
+from transformers import AutoModelForCausalLM
+
+import caw
+from caw.decoding.rounds import SingleSteps
+from caw.decoding.settings import DecodeSettings
+from caw.decoding.slots import Decoder
+from caw.decoding.spread_cache import SpreadCache, main_device
+
+
+@pytest.fixture
+def spread(tmp_path: Path) -> Any:
+    """The tiny Llama with its middle layer on disk."""
+    build("llama").save_pretrained(tmp_path / "model")
+    places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.layers.2": "cpu",
+              "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", device_map=places, offload_folder=str(tmp_path / "weights"), dtype=torch.float32
+    )
+    assert any(p.is_meta for p in model.parameters()), "nothing was spread"
+    return model.eval()
+
+
+@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
+def test_a_spread_model_gives_the_same_tokens(llama: Any, spread: Any, branching: str) -> None:
+    watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
+    prompts = [*RAGGED, prompt(5, 7), prompt(2, 8)]
+    settings: dict[str, Any] = {"batch": 3, "slots": 2, "branching": branching, "budgets": [3, 12, 5, 12, 7, 12]}
+    expected = run(llama, prompts, watermark, policy, **settings)
+    actual = run(spread, prompts, watermark, policy, fixed=True, **settings)
+    assert actual.tokens == expected.tokens
+    assert expected.overflows > 0
+    assert len(actual.steps[-1][0]) < 3, "the batch shrinks"
+
+
+def test_shared_beginnings_of_a_spread_model(llama: Any, spread: Any) -> None:
+    beginning = prompt(40, 50)
+    prompts = [beginning + prompt(3, i) for i in range(5)]
+    assert run(spread, prompts, batch=2).tokens == run(llama, prompts, batch=2).tokens
+
+
+def test_the_public_way_in_takes_it(llama: Any, spread: Any) -> None:
+    out = [caw.generate(m, tokenizer(), RAGGED, watermark=caw.KGW(key=1), max_new_tokens=5) for m in (llama, spread)]
+    assert out[0].sequences == out[1].sequences
+
+
+def test_each_layer_has_its_own_cache(llama: Any, spread: Any) -> None:
+    assert main_device(llama) is None
+    assert main_device(spread) == torch.device("cpu")
+    decoder = Decoder(spread, None, caw.FixedStrength(1.0), DecodeSettings(), 2, 40, fixed=True)
+    assert isinstance(decoder.cache, SpreadCache)
+    assert isinstance(decoder._steps(), SingleSteps), "no graph spans devices"
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [({"a": 0, "b": 1}, "cuda:0"), ({"a": "cpu", "b": 1}, "cuda:1"), ({"a": "disk", "b": "cpu"}, "cpu"),
+     ({"a": torch.device("cuda:1"), "b": "cpu"}, "cuda:1"), ({"": 0}, None), ({}, None)],
+)  # fmt: skip
+def test_main_device(places: dict[str, Any], expected: str | None) -> None:
+    class Placed:
+        hf_device_map = places
+
+    found = main_device(Placed())
+    assert found == (None if expected is None else torch.device(expected))
