@@ -1,0 +1,156 @@
+// The hot paths of the compiled ops without torch, one a run, for benchmarks/instruction_counts.py.
+//
+// Only what happens inside `measured` is counted. Inputs come from a fixed linear congruential generator.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "../csrc/candidates.h"
+#include "../csrc/cpu/kernels.h"
+#include "../csrc/random_lists.h"
+
+using namespace caw;
+
+extern "C" __attribute__((noipa)) void measured(const std::function<void()>& work) {
+  work();
+  asm volatile("" ::: "memory");  // a tail call would leave this function, and the counting with it, at once
+}
+
+namespace {
+
+constexpr int64_t kVocab = 49152, kRecord = 100, kBlock = 128, kTokens = 512;
+constexpr uint64_t kKey = 0x123456789ABCDEF0u;
+
+uint32_t next_number() {
+  static uint64_t state = 1;
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return uint32_t(state >> 33);
+}
+
+std::vector<float> logits(int64_t size) {
+  std::vector<float> x(static_cast<size_t>(size));
+  for (float& value : x) {
+    value = 0;
+    for (int i = 0; i < 12; ++i) value += float(next_number() & 0xFFFF) / 16384.0f - 2.0f;  // nearly normal
+  }
+  return x;
+}
+
+struct Record {
+  std::vector<float> scores = logits(kVocab), values;
+  std::vector<int64_t> ids;
+  Record() : values(kRecord), ids(kRecord) {
+    std::vector<uint64_t> keys;
+    for (int64_t i = 0; i < kVocab; ++i) keys.push_back(order_key(scores[size_t(i)], i));
+    std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
+    for (size_t j = 0; j < size_t(kRecord); ++j) {
+      ids[j] = key_id(keys[j]);
+      values[j] = scores[size_t(ids[j])];
+    }
+  }
+};
+
+void ladder(int64_t scheme, int64_t window, float full) {
+  const Record record;
+  const int64_t context[4] = {11, 22, 33, 44}, threshold = 1 << 22;
+  const int64_t width = scheme == kRaceTopK ? reachable_ranks(kRecord, full, 1.0f) : scheme == kRaceScale ? kRecord : 2;
+  std::vector<int64_t> candidates(static_cast<size_t>(width));
+  std::vector<float> needs(static_cast<size_t>(width));
+  std::vector<double> scratch(static_cast<size_t>(kRecord));
+  int64_t count = 0;
+  const Row row{record.values.data(), record.ids.data(), record.values.data(), kRecord, record.scores.data(), 1, kVocab};
+  const Rungs out{candidates.data(), needs.data(), &count, width};
+  measured([&] { enumerate_row(row, context, window, 1, kKey, scheme, threshold, full, 1.0f, scratch.data(), out); });
+}
+
+void top_of_row() {
+  const std::vector<float> x = logits(kVocab);
+  std::vector<float> maxima(static_cast<size_t>(kVocab / kBlock));
+  std::vector<uint64_t> keys(static_cast<size_t>(kVocab));
+  double sum = 0;
+  measured([&] {
+    kernels().maxima_and_sum(x.data(), kFloat32, kVocab, kBlock, maxima.data(), &sum);
+    kernels().filter(x.data(), kFloat32, kVocab, kBlock, maxima.data(), 3.0f, keys.data());
+  });
+}
+
+void scores(bool selfhash, int64_t window) {
+  std::vector<uint32_t> ids(size_t(window + kTokens + kScorePad)), words(size_t(kTokens + kScorePad)), seeds(words.size());
+  std::vector<uint32_t> states(static_cast<size_t>(selfhash_scratch(kTokens, window)));
+  std::vector<double> values(static_cast<size_t>(kTokens));
+  for (uint32_t& id : ids) id = next_number() % kVocab;
+  measured([&] {
+    if (selfhash) {
+      kernels().selfhash_words(kKey, ids.data(), window, kTokens, states.data(), seeds.data(), words.data());
+    } else {
+      kernels().context_words(kKey, ids.data(), window, kTokens, words.data());
+      kernels().race_scores(words.data(), kTokens, values.data());
+    }
+  });
+}
+
+void list() {
+  uint32_t target[kStateSize + 16] = {};
+  int found = 0;
+  measured([&] {
+    MersenneTwister random(42);
+    for (uint32_t first = 0; first + kStateSize <= kVocab / 4; first += kStateSize) {
+      kernels().twist(random.state);
+      kernels().draw_targets(random.state, uint32_t(kVocab), first, kStateSize, target);
+      found += kernels().first_equal(target, 0, kStateSize, 40000);
+    }
+  });
+}
+
+void noise() {
+  const uint32_t counter[3] = {1, 2, 3};
+  std::vector<float> out(4096);
+  measured([&] { kernels().gumbel_row(counter, 5, 6, 0, 4096, out.data()); });
+}
+
+void layer() {
+  const std::vector<float> weight = logits(128 * 300), bias = logits(128), x = logits(300);
+  std::vector<float> out(128);
+  measured([&] { kernels().affine(weight.data(), bias.data(), x.data(), 128, 300, true, out.data()); });
+}
+
+void attention() {
+  constexpr int64_t kCount = 512, kDim = 64, kRows = 6;
+  const std::vector<float> q = logits(kRows * kDim), k = logits(kCount * kDim), v = logits(kCount * kDim);
+  std::vector<float> out(size_t(kRows * kDim)), peak(kRows), total(kRows), scratch(size_t(attend_scratch(kRows, kDim)));
+  const AttendTask task{q.data(), k.data(), v.data(), kDim, kDim, kCount, kFloat32, int(kRows), kDim, kDim, 0.0f,
+      out.data(), peak.data(), total.data()};
+  measured([&] { kernels().attend(task, scratch.data()); });
+}
+
+const std::map<std::string, std::function<void()>> kCases = {
+    {"top-k and logsumexp of 49152 logits", top_of_row},
+    {"ladder, lefthash", [] { ladder(kContextGreen, 1, 4.0f); }},
+    {"ladder, selfhash", [] { ladder(kSelfhashGreen, 3, 4.0f); }},
+    {"ladder, race by top_k 20", [] { ladder(kRaceTopK, 4, 20.0f); }},
+    {"ladder, race by scale", [] { ladder(kRaceScale, 4, 1.0f); }},
+    {"scores of 512 tokens, race", [] { scores(false, 4); }},
+    {"scores of 512 tokens, selfhash", [] { scores(true, 3); }},
+    {"one list of 12288 draws", list},
+    {"noise of 4096 tokens", noise},
+    {"layer of 128 x 300", layer},
+    {"attention of 6 rows over 512 keys", attention},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count == 2 && kCases.count(arguments[1])) {
+    kCases.at(arguments[1])();
+    return 0;
+  }
+  std::printf("%s\n", kernels().name);
+  for (const auto& item : kCases) std::printf("%s\n", item.first.c_str());
+  return 0;
+}
