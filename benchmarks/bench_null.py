@@ -1,0 +1,82 @@
+"""False-positive rates on unmarked text, by watermark and key: what a deployer should measure on text of their own.
+
+    python benchmarks/bench_null.py --data-dir DATA [--keys 5] [--extra plain.jsonl] [--out r.json]
+
+Texts: GSM8K questions, solutions, and solutions with their calculator notes (and "text" of --extra, plain text of a
+model). "rates" are of texts as they are, "once" of the same texts with evidence counted once in the whole corpus,
+which must be uniform for every key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caw.detection import Detector
+from caw.detection.null_report import NullReport, null_report, plot_qq
+from caw.evaluator.labels import strip_notes
+from caw.models import DEMO_MODEL, load_tokenizer
+from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+
+MAKERS: dict[str, Callable[[Any, int], Watermark]] = {
+    "KGW lefthash": lambda key, size: KGW(key=key),
+    "KGW selfhash": lambda key, size: KGW(key=key, seeding="selfhash"),
+    "Unigram": lambda key, size: Unigram(key=key),
+    "EXP": lambda key, size: EXP(key=key),
+    "KGW lefthash, transformers": lambda key, size: KGW(key=key, format="transformers", vocab_size=size),
+    "SynthID mean": lambda key, size: SynthID(key, reading="mean"),
+}
+
+
+def texts_of(folder: Path, extra: Path | None) -> list[str]:
+    rows = [
+        json.loads(line)
+        for split in ("train", "test")
+        for line in (folder / "gsm8k" / f"{split}.jsonl").read_text().splitlines()
+    ]
+    texts = [r["question"] for r in rows] + [strip_notes(r["answer"]) for r in rows] + [r["answer"] for r in rows]
+    if extra is not None:
+        texts += [json.loads(line)["text"] for line in extra.read_text().splitlines()]
+    return texts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--keys", type=int, default=5)
+    parser.add_argument("--extra", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--plots", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = load_tokenizer(DEMO_MODEL)
+    texts = texts_of(options.data_dir, options.extra)
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    rows = []
+    for name, make in MAKERS.items():
+        reports: list[NullReport] = []
+        for key in range(1, options.keys + 1):
+            reports.append(null_report(ids, Detector(None, make(key * 1_000_003, len(tokenizer)))))
+            rows.append({"watermark_name": name, "key": key * 1_000_003, **reports[-1].as_dict()})
+        for level, rates in enumerate(zip(*(r.rates for r in reports), strict=True)):
+            once = [r.once[level] for r in reports]
+            plain, single = ([f"{r.rate:.5f}" for r in found] for found in (rates, once))
+            kept = sum(r.kept for r in once)
+            print(f"{name:28s} level {rates[0].level:g}: {plain}; evidence once {single} kept {kept}/{len(once)}")
+        print(f"{name:28s} uniform p {[f'{r.uniform_p:.3f}' for r in reports]}", flush=True)
+        if options.plots:
+            options.plots.mkdir(exist_ok=True)
+            plot_qq(reports, options.plots / f"null_{name.replace(',', '').replace(' ', '_').lower()}.png")
+    if options.out:
+        about = {"texts": len(texts), "tokens": sum(map(len, ids)), "command": " ".join(sys.argv)}
+        options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
