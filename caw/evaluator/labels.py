@@ -45,12 +45,14 @@ class EncodedText:
     """A prompt and its reference as the model reads them.
 
     ids: every token. first: index of the reference's first token. key: per reference token, whether it is key.
+    offsets: per reference token, its characters [start, end) in the solution; the first may start before it, below 0.
     """
 
     text: LabelledText
     ids: tuple[int, ...]
     first: int
     key: tuple[bool, ...]
+    offsets: tuple[tuple[int, int], ...] = ()
 
 
 def strip_notes(answer: str) -> str:
@@ -72,7 +74,7 @@ def read_labels(labels_path: str | Path, data_dir: str | Path) -> list[LabelledT
         where = f"{path}, line {number}"
         dataset, split, index = _identity(row, where)
         if (dataset, split) not in corpora:
-            corpora[dataset, split] = _corpus(Path(data_dir) / dataset / f"{split}.jsonl")
+            corpora[dataset, split] = read_corpus(Path(data_dir) / dataset / f"{split}.jsonl")
         corpus = corpora[dataset, split]
         if not 0 <= index < len(corpus):
             raise ValueError(
@@ -130,7 +132,7 @@ def _identity(row: dict[str, Any], where: str) -> tuple[str, str, int]:
     return dataset, split, index
 
 
-def _corpus(path: Path) -> list[tuple[str, str]]:
+def read_corpus(path: Path) -> list[tuple[str, str]]:
     """(question, solution without notes) of every document of a data file."""
     documents = []
     for number, row in _rows(path, "data file"):
@@ -199,4 +201,5 @@ def encode(tokenizer: Any, text: LabelledText, template: str = TEMPLATE, prefix:
         ids.pop(), offsets.pop()
     first = next(i for i, (_, end) in enumerate(offsets) if end > len(prompt))
     spans = [(a + start, b + start) for a, b in text.spans]
-    return EncodedText(text, tuple(ids), first, tuple(key_tokens(full, offsets[first:], spans)))
+    key = key_tokens(full, offsets[first:], spans)
+    return EncodedText(text, tuple(ids), first, tuple(key), tuple((a - start, b - start) for a, b in offsets[first:]))
