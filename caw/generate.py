@@ -106,7 +106,7 @@ def generate(
         return_trace: keep capacity, strength, candidates and choice of every token.
         progress: show a progress bar if stderr is a terminal.
         options: see `iter_generate`: max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p,
-            seed, batch_size, max_memory, stop, streamer, chat, slots, prefill_attention, backend.
+            seed, batch_size, max_memory, stop, streamer, chat, slots, prefill_attention, compile, backend.
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
@@ -162,6 +162,7 @@ def iter_generate(
     slots: int | None = None,
     max_memory: int | float | str | None = None,
     prefill_attention: PrefillAttention = "sdpa",
+    compile: bool = False,
     backend: str | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[GenerationResult]:
@@ -183,6 +184,7 @@ def iter_generate(
         max_memory: what decoding may use besides the weights: bytes, a share of what is free as a float, or a text such
             as "8GiB"; None = 0.9 of what is free. A batch that does not fit becomes a smaller one.
         prefill_attention: attention of prompts: "sdpa", "flash_attention_2" (the flash-attn package) or "eager".
+        compile: run the model's body as torch.compile makes it: a minute of preparation, fewer kernels a step.
         backend: None or "reference"; which kernels run.
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
     """
@@ -209,7 +211,7 @@ def iter_generate(
         capacity = max(len(p) + budget for p, budget in zip(accepted.ids, accepted.budgets, strict=True))
         decoder = Decoder(
             model, watermark, policy, settings, batch, capacity, kernels=kernels, max_memory=max_memory,
-            prefill_attention=prefill_attention, report=report,
+            prefill_attention=prefill_attention, compile=compile, report=report,
         )  # fmt: skip
     return _results(decoder, accepted, stops, streamer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -58,8 +59,9 @@ class Decoder:
         keep_rows: never drop empty slots, so that row b stays sequence b.
         kernels: implementation of the ops; None = as torch dispatches.
         max_memory, prefill_attention: see `caw.generate`; a batch that does not fit becomes a smaller one.
+        compile: fixed steps run the model's body as torch.compile makes it.
         fixed: decode by steps that read nothing back from the device, captured in CUDA graphs where there is CUDA; None
-            = on CUDA, if kernels, watermark and warper allow it.
+            = on CUDA and with compile, if kernels, watermark and warper allow it.
         report: called with what is being prepared, "" when that is done.
     """
 
@@ -75,6 +77,7 @@ class Decoder:
         kernels: ops.Ops | None = None,
         max_memory: int | float | str | None = None,
         prefill_attention: PrefillAttention = "sdpa",
+        compile: bool = False,
         fixed: bool | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -96,7 +99,9 @@ class Decoder:
             batch = fitting_batch(batch, needs, None if unplanned else memory_budget(max_memory, self.device))
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
         self.fixed = False if spread is not None else fixed
-        self.report, self.shared, self.keep_rows = report, 0, keep_rows
+        self.compile = compile
+        # a body compiled for one batch would be compiled anew, for a minute, where empty slots are dropped
+        self.report, self.shared, self.keep_rows = report, 0, keep_rows or compile
         self.attention = caw_attention(model)
         self.linears = SmallLinears(model, enabled=kernels.native)
         self.cache = (SiblingCache if spread is None else SpreadCache)(
@@ -128,7 +133,7 @@ class Decoder:
         steps = self._steps()
         try:
             while True:
-                with self.attention, self.linears:
+                with self._on_device(), self.attention, self.linears:
                     self._refill(waiting, prompts, budgets, streams)
                     if all(slot is None for slot in self.slots):
                         return
@@ -141,10 +146,16 @@ class Decoder:
             steps.close()
             self._release()
 
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Kernels are launched on the current device, which need not be the model's."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
     def _steps(self) -> SingleSteps | Rounds:
         """Captured steps where there is CUDA and nothing in a step needs the host."""
-        wanted = self.device.type == "cuda" and self.stepper.kernels.native if self.fixed is None else self.fixed
-        if wanted and self.stepper.capturable:
+        by_itself = (self.device.type == "cuda" or self.compile) and self.stepper.kernels.native
+        if (by_itself if self.fixed is None else self.fixed) and self.stepper.capturable:
+            if self.compile:  # one graph without a gap or an error: a gap would read back
+                self.stepper.body = torch.compile(self.stepper.model, fullgraph=True, dynamic=False)
             return Rounds(self.stepper, self.state, self.cache, self.report)
         return SingleSteps(self.stepper, self.state, self.cache)
 

@@ -54,7 +54,7 @@ class Stepper:
     """Everything a step needs that does not change between steps.
 
     ends: bool [V], which tokens end a text. noise: draws of the sampler, None when decoding greedily.
-    fixed: read nothing back from the device and do the same in every step.
+    fixed: read nothing back from the device and do the same in every step. body: the model as fixed steps call it.
     """
 
     model: Any
@@ -67,6 +67,7 @@ class Stepper:
     ends: torch.Tensor
     noise: GumbelNoise | None
     fixed: bool = False
+    body: Any = None
     max_strength: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -181,8 +182,12 @@ class Stepper:
         return result
 
     def _forward(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
-        limit = cache.capacity if self.fixed else int(cache.lengths.max())
-        return forward_candidates(self.model, cache, candidates, self.settings.branching, limit)
+        if self.fixed:
+            body = self.model if self.body is None else self.body
+            return forward_candidates(body, cache, candidates, self.settings.branching, cache.capacity)
+        return forward_candidates(
+            self.model, cache, candidates, self.settings.branching, limit=int(cache.lengths.max())
+        )
 
     def _evaluate_and_select(
         self, state: DecodeState, ladder: Ladder, following: Record

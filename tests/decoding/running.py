@@ -54,6 +54,7 @@ def run(
     fixed: bool | None = None,
     kernels: Any = None,
     max_memory: Any = None,
+    compile: bool = False,
     on_token: Any = None,
     **settings: Any,
 ) -> Run:
@@ -62,7 +63,7 @@ def run(
     capacity = max(map(len, prompts)) + max_new_tokens
     decoder = Decoder(
         model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity, kernels=kernels,
-        fixed=fixed, max_memory=max_memory,
+        fixed=fixed, max_memory=max_memory, compile=compile,
     )  # fmt: skip
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts))
     original = decoder.stepper.step

@@ -24,7 +24,7 @@ POLICIES = {
     "delta": lambda model: caw.LogitDeltaThreshold(0.7, value=1.2),
     "capacity": capacity_policy,
 }
-STEPS = 20
+STEPS = 12
 
 
 def kept(watermark: str | None) -> Any:
@@ -150,7 +150,7 @@ def test_replay_at_other_lengths(llama: Any, watermark: str | None, policy: str,
     with torch.inference_mode(), decoder.attention:
         plain()
     same_results(plain, recorded)
-    for _ in range(2):
+    for _ in range(2):  # past a round's end
         for _ in range(STEPS):
             graph.replay()
             with torch.inference_mode(), decoder.attention:

@@ -141,9 +141,7 @@ def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
 def test_a_model_on_several_devices_is_refused() -> None:
     model = copy.deepcopy(build("llama"))
     model.model.layers[1].to("meta")
-    with pytest.raises(
-        ValueError, match="must be on one device, found cpu, meta; load it anew"
-    ):
+    with pytest.raises(ValueError, match="must be on one device, found cpu, meta; load it anew"):
         run(model, RAGGED)
 
 
