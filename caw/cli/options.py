@@ -59,7 +59,7 @@ Seeding = Annotated[
 FormatName = Annotated[
     str | None,
     _option(MARK, "Number format, to share texts with other systems [native].", "--format",
-            metavar="native|transformers|markllm|lm-watermarking|sbw"),
+            metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual"),
 ]  # fmt: skip
 Payload = Annotated[int | None, _option(MARK, "kgw, exp: a number that the text shall carry.", "--payload")]
 PayloadBits = Annotated[int | None, _option(MARK, "kgw, exp: bits of the payload, 1 to 32.", "--payload-bits")]

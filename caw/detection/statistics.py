@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from caw.detection.weighted import weighted_binomial_tail
-from caw.watermarks import SynthID, Watermark
+from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
+from caw.watermarks import EXP, SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
 
@@ -80,6 +80,8 @@ def tails(
         return binomial_tails(scores, counts, watermark.green_fraction, mid_p)
     if isinstance(watermark, SynthID):
         return synthid_tails(watermark, scores, counts, mid_p)
+    if isinstance(watermark, EXP) and watermark.format == "vllm-dual":
+        return dual_tails(watermark.alpha, scores, counts, mode)
     return gamma_tails(scores, counts)
 
 
@@ -99,6 +101,22 @@ def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mi
         for total, n in zip(totals, counts, strict=True)
     ]
     return Tails(z, np.array(p, dtype=np.float64))
+
+
+def dual_tails(alpha: float, scores: np.ndarray, counts: np.ndarray, mode: str = "exact") -> Tails:
+    """`scores` [N] sum (1 - alpha) E + alpha E' over `counts` pairs of Exponential(1).
+
+    mode "compat": the gamma distribution of equal mean and variance, which vLLM's detector takes for the sum's.
+    """
+    scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
+    variance = (1 - alpha) ** 2 + alpha**2
+    z = (scores - counts) / np.sqrt(np.maximum(counts, 1) * variance)
+    if mode == "compat":
+        p = special.gammaincc(np.maximum(counts, 1) / variance, scores / variance)
+    else:
+        weights = np.array([1 - alpha, alpha])
+        p = np.array([weighted_gamma_tail(s, weights, np.full(2, n)) for s, n in zip(scores, counts, strict=True)])
+    return Tails(z, np.where(counts > 0, p, 1.0))
 
 
 def fewest_for(watermark: Watermark, fpr: float) -> int:

@@ -62,6 +62,8 @@ class TokenWeights:
             )
         if not isinstance(watermark, GreenList) and watermark.null != "gamma":
             raise ValueError(f"weights serve KGW, Unigram and EXP, got {watermark.name}; leave them out")
+        if getattr(watermark, "format", "native") == "vllm-dual":
+            raise ValueError("weights serve one key, got format 'vllm-dual'; leave them out")
 
     def save(self, path: str | Path) -> None:
         """Write levels and provenance to one .safetensors file."""

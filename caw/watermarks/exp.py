@@ -8,6 +8,10 @@ scales the noise ("scale"). A token's score is -log(1 - F), Gamma(1, 1) distribu
 Format "markllm" = MarkLLM's EXP: F_t = torch.rand(V)[t] after manual_seed(key * (product of the last `context_width`
 tokens of prompt and text, mod V)). Many products share a remainder (all that are 0 modulo V share a seed that no key
 changes), so evidence is (seed, token), and tokens of seed 0 are none; its own detector counts everything.
+
+Format "vllm-dual" = vLLM's dual-key Gumbel watermark: keys A and B are derived from the key (domains "key_a", "key_b"),
+a share `alpha` of the positions races with B, and a token scores (1 - alpha) of A's and alpha of B's. vLLM draws the
+share at random; here the context decides it under a key of its own, which no reader needs to know.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ from caw.watermarks.payload import (
 )
 
 MAX_WIDTH = 64
+ROUTE = b"caw/dual-key route"
 PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
 
 
@@ -60,10 +65,11 @@ class EXP(Watermark):
         context_width: generated tokens that seed the race.
         deduplicate: leave a token unmarked when its context already occurred in this output.
             Only the native format does; MarkLLM marks every token.
-        format: "native" or "markllm".
+        format: "native", "vllm-dual" or "markllm".
         vocab_size: number V of a foreign format: that of the model's logits. `generate` fills it in.
         temperature: of the raced distribution, beyond that of sampling; MarkLLM races at 0.7 in its repository and at 1
             in its releases on PyPI. Detection does not depend on it.
+        alpha: share of key B, format "vllm-dual" only.
         payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`; its
             reader gives the bits alone. Native format only.
 
@@ -77,6 +83,7 @@ class EXP(Watermark):
     format: str = "native"
     vocab_size: int | None = None
     temperature: float = 1.0
+    alpha: float = 0.1
     payload: int | None = None
     payload_bits: int = 0
 
@@ -84,9 +91,10 @@ class EXP(Watermark):
     null: ClassVar[Literal["binomial", "gamma"]] = "gamma"
 
     def validate(self) -> None:
-        require_format(self.format, ("native", "markllm"))
+        require_format(self.format, ("native", "vllm-dual", "markllm"))
+        require_number("alpha", self.alpha, 0, 1, closed=True)
         check_payload(self.payload, self.payload_bits)
-        if self.foreign and self.payload_bits:
+        if self.format != "native" and self.payload_bits:
             raise ValueError(f"payloads need format 'native', got {self.format!r}; leave the payload out")
         require_number("temperature", self.temperature, 0, 1e4, closed=False)
         if self.foreign:
@@ -112,7 +120,7 @@ class EXP(Watermark):
 
     @property
     def foreign(self) -> bool:
-        return self.format != "native"
+        return self.format == "markllm"
 
     @property
     def reads_prompt(self) -> bool:
@@ -129,7 +137,7 @@ class EXP(Watermark):
 
     @property
     def native(self) -> Native | None:
-        if self.foreign or self.temperature != 1 or self.payload_bits:
+        if self.format != "native" or self.temperature != 1 or self.payload_bits:
             return None
         return Native(2 if self.strength == "top_k" else 3, self.secret)
 
@@ -171,6 +179,10 @@ class EXP(Watermark):
 
     def _words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """The words that race, int64 [B, N]; with a payload, those of the key of the context's symbol."""
+        if self.format == "vllm-dual":
+            a, b = (prf.context_words(k, context, tokens) for k in self.dual_keys)
+            route = prf.context_words(prf.derive_key(self.secret, ROUTE), context, torch.zeros_like(context[:, :1]))
+            return torch.where(prf.uniform(route) < self.alpha, b, a)
         if self.code is None:
             return prf.context_words(self.secret, context, tokens)
         require_payload(self.payload, self.payload_bits)
@@ -179,6 +191,11 @@ class EXP(Watermark):
         symbol = symbols[positions_of(self.secret, context, self.code.positions)]
         words = torch.stack([prf.context_words(k, context, tokens) for k in symbol_keys(self.secret, self.code.r)])
         return words[symbol, torch.arange(len(symbol), device=context.device)]
+
+    @property
+    def dual_keys(self) -> tuple[int, int]:
+        """Keys A and B of format "vllm-dual"."""
+        return prf.derive_key(self.secret, b"key_a"), prf.derive_key(self.secret, b"key_b")
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
         """-log(1 - u) under the key of each symbol."""
@@ -210,6 +227,10 @@ class EXP(Watermark):
             known = (contexts != MISSING).all(dim=1) & (ids != MISSING)
             values = -torch.log1p(-rand_at(seeds[:, 0], ids.clamp_min(0)))
             return TokenScores(values, torch.cat([seeds, ids[:, None]], dim=1), known, keyless=seeds[:, 0] == 0)
-        u = prf.uniform(prf.context_words(self.secret, contexts, ids[:, None])[:, 0])
         every = torch.ones_like(ids, dtype=torch.bool)
+        if self.format == "vllm-dual":
+            both = [prf.uniform(prf.context_words(k, contexts, ids[:, None])[:, 0]) for k in self.dual_keys]
+            values = (1 - self.alpha) * -torch.log1p(-both[0]) + self.alpha * -torch.log1p(-both[1])
+            return TokenScores(values, contexts, every, compat_evidence=contexts)
+        u = prf.uniform(prf.context_words(self.secret, contexts, ids[:, None])[:, 0])
         return TokenScores(values=-torch.log1p(-u), evidence=contexts, scored=every, compat_evidence=contexts)
