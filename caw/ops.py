@@ -146,9 +146,9 @@ select_candidate = _register(
 evaluator_step = _register(
     "evaluator_step(Tensor[] probs, Tensor[] weights, Tensor candidates, Tensor needs, Tensor counts, Tensor pending, "
     "Tensor pending_strength, Tensor pending_capacity, int k, int transform, float theta, float beta, int rule, "
-    "float full) -> (Tensor, Tensor, Tensor)",
+    "float full, Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
     functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
-    lambda probs, weights, candidates, needs, counts, pending, pending_strength, pending_capacity, *rest: (
+    lambda probs, weights, candidates, needs, counts, pending, pending_strength, pending_capacity, *rest, **extra: (
         torch.empty_like(pending_capacity),
         torch.empty_like(pending_strength),
         torch.empty_like(counts),

@@ -105,7 +105,10 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "commit_step": lambda: [step_inputs()],
     "evaluate_capacity": lambda: [[torch.randn(B, K), weights(K)], [torch.randn(0, K), weights(K)]],
     "select_candidate": lambda: [[*ladder_inputs(), torch.tensor([0.0, 1.0, 0.2]), r, 10.0] for r in (0, 1, 2)],
-    "evaluator_step": lambda: [evaluator_step_inputs()],
+    "evaluator_step": lambda: [
+        evaluator_step_inputs(),
+        [x if i != 1 else weights(3 * 9 + 4) for i, x in enumerate(evaluator_step_inputs())] + [torch.rand(B, 4)],
+    ],
     "green_argmax": lambda: [
         [torch.randn(B, V), CONTEXT, torch.tensor([KEY, 0]), prf.green_threshold(0.25), selfhash, wanted]
         for selfhash in (False, True)

@@ -17,6 +17,7 @@ from caw.triton_kernels.select_candidate_ref import RULES
 
 MAX_HIDDEN = 512
 MAX_POSITIONS = 4
+MAX_EXTRA = 64
 MAX_RUNGS = 128
 NUM_WARPS = 16
 RAW, LOG, GAP = (tl.constexpr(TRANSFORMS.index(name)) for name in ("raw", "log", "gap"))
@@ -75,9 +76,10 @@ def _evaluator_kernel(
     x0_ptr, x1_ptr, x2_ptr, x3_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
     candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr,
     capacity_ptr, strength_ptr, choice_ptr,
-    stride_x0, stride_x1, stride_x2, stride_x3, H, F, M, theta, beta, full,
-    K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, RULE: tl.constexpr, HAS_LADDER: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_M: tl.constexpr,
+    extra_ptr, stride_x0, stride_x1, stride_x2, stride_x3, stride_extra, H, F, M, theta, beta, full,
+    K: tl.constexpr, EXTRA: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, RULE: tl.constexpr,
+    HAS_LADDER: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """One sequence. Without HAS_LADDER only the capacity is written."""
     i_b = tl.program_id(0).to(tl.int64)
@@ -94,6 +96,9 @@ def _evaluator_kernel(
     if POSITIONS > 3:
         p_x = x3_ptr + i_b * stride_x3
         hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 3 * K, K, TRANSFORM, BLOCK_F)
+    if EXTRA > 0:
+        p_x = extra_ptr + i_b * stride_extra
+        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, POSITIONS * K, EXTRA, RAW, BLOCK_F)
     hidden = tl.maximum(hidden, 0.0)
     logit = tl.load(b3_ptr)
     for j in range(0, H, BLOCK_J):
@@ -157,8 +162,10 @@ def _check_ladder(candidates, needs, counts, batch: int, rule: int, like: torch.
     _check_contiguous(candidates=candidates, needs=needs, counts=counts)
 
 
-def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full) -> None:
+def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra=None) -> None:
     """Start the kernel; `ladder` is candidates, needs, counts and the three pending tensors, or empty."""
+    columns = 0 if extra is None else extra.shape[1]
+    extra = probs[0] if extra is None else extra
     batch, hidden = probs[0].shape[0], weights[2].shape[0]
     block_h = max(triton.next_power_of_2(hidden), 16)
     # weights held at a time: 32 registers a thread at 16 warps; wider networks spill with that many
@@ -175,7 +182,8 @@ def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta
             **{f"x{i}_ptr": p for i, p in enumerate(windows)},
             **{f"stride_x{i}": p.stride(0) for i, p in enumerate(windows)},
             **{f"{name}_ptr": tensor for name, tensor in zip(names, tensors, strict=True)},
-            "H": hidden, "F": len(probs) * k, "M": rungs, "theta": theta, "beta": beta, "full": full,
+            "extra_ptr": extra, "stride_extra": extra.stride(0), "EXTRA": columns,
+            "H": hidden, "F": len(probs) * k + columns, "M": rungs, "theta": theta, "beta": beta, "full": full,
             "K": k, "POSITIONS": len(probs), "TRANSFORM": transform, "RULE": rule, "HAS_LADDER": bool(ladder),
             "BLOCK_H": block_h, "BLOCK_F": min(triton.next_power_of_2(k), tile // block_h, 128),
             "BLOCK_J": min(block_h, tile // block_h), "BLOCK_M": triton.next_power_of_2(rungs),
@@ -200,6 +208,7 @@ def evaluator_step(
     beta: float,
     rule: int,
     full: float,
+    extra: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Capacity float32 [B], strength float32 [B], choice int64 [B]; arguments as in `evaluator_step_ref`.
 
@@ -223,7 +232,12 @@ def evaluator_step(
         check(rows, f"probs[{i}] must have contiguous rows", f"stride {p.stride()}", "call .contiguous()")
     last = len(TRANSFORMS) - 1
     check(0 <= transform <= last, f"transform must be in [0, {last}]", transform, "use TRANSFORMS.index")
-    _check_weights(weights, len(probs) * k, probs[0])
+    if extra is not None:
+        check_tensor("extra", extra, (torch.float32,), (batch, None), probs[0])
+        check(1 <= extra.shape[1] <= MAX_EXTRA, f"extra must have 1 to {MAX_EXTRA} columns", extra.shape[1], "use None")
+        rows = extra.shape[1] == 1 or extra.stride(1) == 1
+        check(rows, "extra must have contiguous rows", f"stride {extra.stride()}", "call .contiguous()")
+    _check_weights(weights, len(probs) * k + (0 if extra is None else extra.shape[1]), probs[0])
     _check_ladder(candidates, needs, counts, batch, rule, probs[0])
     check_tensor("pending", pending, (torch.int64,), (batch,), probs[0])
     check_tensor("pending_strength", pending_strength, (torch.float32,), (batch,), probs[0])
@@ -232,7 +246,7 @@ def evaluator_step(
     capacity = pending_capacity.new_empty((batch,))
     outputs = [capacity, torch.empty_like(capacity), torch.empty_like(counts)]
     ladder = [candidates, needs, counts, pending, pending_strength, pending_capacity]
-    _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full)
+    _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra)
     return outputs[0], outputs[1], outputs[2]
 
 

@@ -50,6 +50,7 @@ def evaluator_step_ref(
     beta: float,
     rule: int,
     full: float,
+    extra: torch.Tensor | None = None,
     *,
     evaluate: Callable[..., torch.Tensor] = evaluate_capacity_ref,
     select: Callable[..., torch.Tensor] = select_candidate_ref,
@@ -58,13 +59,15 @@ def evaluator_step_ref(
 
     Args:
         probs: float32 [B, >= k] of each window position, oldest first, 1 to 4 of them.
-        weights: as in `evaluate_capacity_ref`; F = len(probs) * k.
+        weights: as in `evaluate_capacity_ref`; F = len(probs) * k + X.
         candidates, needs, counts, rule, full: the ladder, as in `select_candidate_ref`.
         pending: int64 [B]; where >= 0, the capacity and strength carried over are used instead of new ones.
+        extra: float32 [B, X], inputs behind the values of all positions, used as they are.
         evaluate, select: implementations of `evaluate_capacity` and `select_candidate`.
     """
     waiting = pending >= 0
-    capacity = evaluate(features_ref(probs, k, transform), weights)
+    features = features_ref(probs, k, transform)
+    capacity = evaluate(features if extra is None else torch.cat([features, extra], dim=1), weights)
     strength = torch.where(waiting, pending_strength, strength_ref(capacity, theta, beta))
     capacity = torch.where(waiting, pending_capacity, capacity)
     return capacity, strength, select(candidates, needs, counts, strength, rule, full)

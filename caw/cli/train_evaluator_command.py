@@ -15,7 +15,8 @@ from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.evaluator import FeatureSpec
 from caw.evaluator.labels import TEMPLATE
-from caw.evaluator.pipeline import TRANSFORMS, train_evaluator
+from caw.evaluator.pipeline import TRANSFORMS, default_specs, train_evaluator
+from caw.evaluator.token_classes import CLASSES
 from caw.evaluator.train import TrainSettings
 
 FEATURES, TRAINING = "Features", "Training"
@@ -44,6 +45,9 @@ def train_evaluator_command(
     ] = None,
     previous: Annotated[int, typer.Option(help="Positions before the token.", rich_help_panel=FEATURES)] = 1,
     following: Annotated[int, typer.Option("--next", help="Positions after it.", rich_help_panel=FEATURES)] = 1,
+    token_classes: Annotated[
+        bool, typer.Option(help="Probability of digits, names, ... as inputs.", rich_help_panel=FEATURES)
+    ] = True,
     hidden: Annotated[int, typer.Option(help="Width of the network.", rich_help_panel=TRAINING)] = TrainSettings.hidden,
     max_epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = TrainSettings.max_epochs,
     seed: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 0,
@@ -63,13 +67,14 @@ def train_evaluator_command(
     - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
     """
     with user_errors():
-        spec = None
-        if transform is not None or (previous, following) != (1, 1):
-            spec = FeatureSpec(previous, following, transform=transform or "log")  # type: ignore[arg-type]
+        classes = len(CLASSES) if token_classes else 0
+        specs = default_specs(previous, following, classes)
+        if transform is not None:
+            specs = [FeatureSpec(previous, following, transform=transform, classes=classes)]  # type: ignore[arg-type]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = prefix_file.read_text(encoding="utf-8") if prefix_file else ""
         result = train_evaluator(
-            model, labels, data_dir, output, spec, settings, template=template, prefix=prefix,
+            model, labels, data_dir, output, specs, settings, template=template, prefix=prefix,
             positions_folder=positions, device=opt.prepare_device(device, threads), dtype=dtype,
             command=shlex.join(["caw", *sys.argv[1:]]),
         )  # fmt: skip

@@ -10,6 +10,7 @@ the candidates and the ends of texts are, so that a CUDA graph can hold it.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.sampling import GumbelNoise, Warper, Warping
 from caw.decoding.settings import DecodeSettings
 from caw.decoding.state import DecodeState
+from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy, Policy, Signals
 from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
@@ -69,9 +71,14 @@ class Stepper:
     fixed: bool = False
     body: Any = None
     max_strength: float = field(init=False)
+    evaluator: Evaluator | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.max_strength = self.policy.max_strength
+        network = self.policy.network if isinstance(self.policy, CapacityPolicy) else None
+        if network is not None and network.mean.device != self.ends.device:
+            network = copy.deepcopy(network).to(self.ends.device)  # the policy's own stays where its user put it
+        self.evaluator = network
 
     @property
     def looks_ahead(self) -> bool:
@@ -194,14 +201,15 @@ class Stepper:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token; the strength it
         gets; the rung that chooses. A row that waits keeps the capacity and strength its token was chosen with."""
-        assert isinstance(self.policy, CapacityPolicy)
-        evaluator, policy = self.policy.network, self.policy
+        evaluator, policy = self.evaluator, self.policy
+        assert isinstance(policy, CapacityPolicy) and evaluator is not None
         spec = evaluator.spec
         window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
         return self.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
             state.pending, state.pending_strength, state.pending_capacity, spec.k, TRANSFORMS.index(spec.transform),
             float(policy.theta), float(policy.beta), RULES.index(ladder.rule), ladder.full,
+            spec.masses(window, evaluator.token_class),
         )  # fmt: skip
 
     def _emit(

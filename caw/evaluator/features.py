@@ -1,6 +1,7 @@
 """What the evaluator sees: the records of positions i-N-..i+N+, sorted, padded and transformed.
 
 One code path for training and decoding. Paper, equation (1) and "Preliminary Experiments" (100 values a position).
+Beyond the paper: how much probability each position gives to digits, operators, names, … (`token_classes`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any, Literal
 
 import torch
 
+from caw.evaluator.token_classes import CLASSES, class_mass
 from caw.record import RECORD_SIZE, Record
 
 PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
+MASS_FLOOR = 1e-4  # of a class's probability before its logarithm: less than a sure token leaves to all others
 VERSION = 1
 Transform = Literal["raw", "log", "gap"]
 MAX_PREVIOUS, MAX_NEXT = 3, 3
@@ -28,16 +31,19 @@ class FeatureSpec:
     k: probabilities kept per position, sorted descending.
     transform: "raw" probabilities (the paper), "log" of them (floor 1e-10), "gap" = log of the largest minus log of
         each, with the largest itself kept as its log.
+    classes: 0, or the number of token classes: then every position also has the log of each class's probability
+        (floor 1e-4), behind the values of all positions.
     """
 
     previous: int = 1
     next: int = 1
     k: int = RECORD_SIZE
     transform: Transform = "log"
+    classes: int = 0
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        for name in ("previous", "next", "k"):
+        for name in ("previous", "next", "k", "classes"):
             if type(getattr(self, name)) is not int:
                 raise TypeError(f"{name} must be an integer, got {getattr(self, name)!r}; use the default")
         if self.version != VERSION:
@@ -49,6 +55,8 @@ class FeatureSpec:
             )
         if not 1 <= self.k <= RECORD_SIZE:
             raise ValueError(f"k must be in [1, {RECORD_SIZE}], got {self.k}; use {RECORD_SIZE}")
+        if self.classes not in (0, len(CLASSES)):
+            raise ValueError(f"classes must be 0 or {len(CLASSES)}, got {self.classes}; retrain the evaluator")
         if self.transform not in ("raw", "log", "gap"):
             raise ValueError(f"transform must be raw, log or gap, got {self.transform!r}; use 'log'")
 
@@ -59,7 +67,7 @@ class FeatureSpec:
     @property
     def size(self) -> int:
         """Number of inputs of the network."""
-        return self.positions * self.k
+        return self.positions * (self.k + self.classes)
 
     def check_decodable(self) -> None:
         """Raise ValueError unless the decoder can supply this window and K."""
@@ -69,8 +77,8 @@ class FeatureSpec:
                 f"got ({self.previous}, {self.next}) of {self.k}; train an evaluator with previous=1, next=1"
             )
 
-    def assemble(self, records: Sequence[Record]) -> torch.Tensor:
-        """Features float32 [B, size] from one record a position, oldest first.
+    def assemble(self, records: Sequence[Record], table: torch.Tensor | None = None) -> torch.Tensor:
+        """Features float32 [B, size] from one record a position, oldest first; table: see `masses`.
 
         A position that does not exist is a record of probability 0 (`Record.empty`).
         """
@@ -79,7 +87,21 @@ class FeatureSpec:
         kept = min(record.probs.shape[1] for record in records)
         if kept < self.k:
             raise ValueError(f"expected records of at least {self.k} values, got {kept}; pad them as topk_softmax does")
-        return torch.cat([self._transform(r.probs[:, : self.k]) for r in records], dim=1)
+        parts = [self._transform(r.probs[:, : self.k]) for r in records]
+        masses = self.masses(records, table)
+        return torch.cat(parts if masses is None else [*parts, masses], dim=1)
+
+    def masses(self, records: Sequence[Record], table: torch.Tensor | None) -> torch.Tensor | None:
+        """Log of each class's probability at every position, float32 [B, positions * classes]; None without classes.
+
+        table: class of every token id, uint8 [V] (`token_classes.class_table`).
+        """
+        if not self.classes:
+            return None
+        if table is None:
+            raise ValueError("features of token classes need a table of them, got none; pass Evaluator.token_class")
+        found = [class_mass(r.ids[:, : self.k], r.probs[:, : self.k], table, self.classes) for r in records]
+        return torch.cat(found, dim=1).clamp_min(MASS_FLOOR).log()
 
     def _transform(self, probs: torch.Tensor) -> torch.Tensor:
         if self.transform == "raw":

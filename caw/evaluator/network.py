@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch.nn.functional import dropout
 
 from caw.evaluator.features import FeatureSpec
+from caw.evaluator.token_classes import class_table
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 
@@ -25,15 +26,29 @@ class Evaluator(torch.nn.Module):
     Args:
         spec: what the inputs are.
         hidden: width h.
+        token_class: class of every token id, uint8 [V]; needed if the spec counts classes. It belongs to a tokenizer.
 
     `provenance` says what it was trained on; `provenance["model"]` names the target model.
     """
 
     mean: torch.Tensor
     scale: torch.Tensor
+    token_class: torch.Tensor | None
 
-    def __init__(self, spec: FeatureSpec, hidden: int = 128, provenance: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        hidden: int = 128,
+        provenance: dict[str, Any] | None = None,
+        token_class: torch.Tensor | None = None,
+    ) -> None:
         super().__init__()
+        if bool(spec.classes) != (token_class is not None):
+            raise ValueError(
+                f"an evaluator of {spec.classes} token classes needs {'a' if spec.classes else 'no'} table of them; "
+                "make it with token_classes.class_table"
+            )
+        self.register_buffer("token_class", token_class)
         self.spec, self.hidden, self.provenance = spec, hidden, dict(provenance or {})
         self.register_buffer("mean", torch.zeros(spec.size))
         self.register_buffer("scale", torch.ones(spec.size))
@@ -58,6 +73,15 @@ class Evaluator(torch.nn.Module):
         layers = (self.layer1, self.layer2, self.layer3)
         return [self.mean, self.scale, *(t for layer in layers for t in (layer.weight, layer.bias))]
 
+    def for_tokenizer(self, tokenizer: Any, vocab_size: int) -> Evaluator:
+        """The same network with token classes of another tokenizer, to be tried on another model."""
+        other = Evaluator(
+            self.spec, self.hidden, self.provenance, class_table(tokenizer, vocab_size) if self.spec.classes else None
+        )
+        tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
+        other.load_state_dict(tensors, strict=False)
+        return other.eval().requires_grad_(False)
+
     def save(self, path: str | Path) -> None:
         """Write weights, spec and provenance to one .safetensors file."""
         metadata = {
@@ -65,7 +89,8 @@ class Evaluator(torch.nn.Module):
             "hidden": str(self.hidden),
             "provenance": json.dumps(self.provenance),
         }
-        tensors = {k: v.detach().cpu().contiguous().float() for k, v in self.state_dict().items()}
+        tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
+        tensors = {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
         # safetensors' save_file makes a file that only its owner may read, whatever the umask: no good in a package
         Path(path).write_bytes(save(tensors, metadata))
 
@@ -87,7 +112,8 @@ class Evaluator(torch.nn.Module):
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             spec = FeatureSpec(**json.loads(metadata["spec"]))
-            network = cls(spec, int(metadata["hidden"]), json.loads(metadata["provenance"]))
+            provenance, table = json.loads(metadata["provenance"]), tensors.get("token_class")
+            network = cls(spec, int(metadata["hidden"]), provenance, table)
             network.load_state_dict(tensors)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             found = f"no {error} in its metadata" if isinstance(error, KeyError) else str(error).replace("\n", " ")

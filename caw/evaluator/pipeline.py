@@ -19,8 +19,9 @@ from caw.evaluator.metrics import compare, document_interval
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import SPLIT, Positions
 from caw.evaluator.teacher import record_positions
+from caw.evaluator.token_classes import CLASSES, class_table
 from caw.evaluator.train import TrainSettings, choose_transform, predict, train
-from caw.models import load_model
+from caw.models import load_model, load_tokenizer
 
 TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
@@ -31,7 +32,7 @@ def train_evaluator(
     labels_path: str | Path,
     data_dir: str | Path,
     output_path: str | Path,
-    spec: FeatureSpec | None = None,
+    spec: FeatureSpec | Sequence[FeatureSpec] | None = None,
     settings: TrainSettings | None = None,
     *,
     template: str = TEMPLATE,
@@ -48,7 +49,8 @@ def train_evaluator(
         model_name: what `caw.load_model` takes.
         labels_path, data_dir: label file and the folder with its texts; see `labels`.
         output_path: ends in .safetensors; its folder must exist.
-        spec: features; None = window (1, 1) with the transform that `choose_transform` finds best on validation.
+        spec: features, or several that differ in their transform, of which `choose_transform` keeps the best on
+            validation; None = `default_specs()`.
         template, prefix: the prompt before each reference; see `labels.encode`.
         positions_folder: where the model's records are kept; a complete folder made from the same model, labels and
             prompt is used instead of running the model. None = a temporary one.
@@ -64,11 +66,12 @@ def train_evaluator(
         positions = obtain_positions(
             model_name, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype, progress=progress
         )
-        if spec is None:
-            specs = [FeatureSpec(transform=name) for name in TRANSFORMS]
-            evaluator, measured = choose_transform(positions, specs, settings)
+        specs = default_specs() if spec is None else [spec] if isinstance(spec, FeatureSpec) else list(spec)
+        table = table_for(model_name, positions) if any(s.classes for s in specs) else None
+        if len(specs) > 1:
+            evaluator, measured = choose_transform(positions, specs, settings, table=table)
         else:
-            evaluator, measured = train(positions, spec, settings)
+            evaluator, measured = train(positions, specs[0], settings, table)
         provenance = {
             "model": positions.meta["model"],
             "dtype": positions.meta["dtype"],
@@ -88,11 +91,23 @@ def train_evaluator(
 
 def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
     """Figures of a trained evaluator on the test part of stored positions; see `metrics.compare`."""
-    capacity = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions))))
+    every = np.arange(len(positions))
+    capacity = predict(evaluator, positions.features(evaluator.spec, every, evaluator.token_class))
     return {
         **compare(positions, {"capacity": capacity}),
         "auroc_ci": document_interval(positions, capacity, "test"),
     }
+
+
+def default_specs(previous: int = 1, next: int = 1, classes: int = len(CLASSES)) -> list[FeatureSpec]:
+    """One spec for each transform, with token classes unless `classes` is 0."""
+    return [FeatureSpec(previous, next, transform=name, classes=classes) for name in TRANSFORMS]
+
+
+def table_for(model_name: str | Path, positions: Positions) -> torch.Tensor:
+    """Token classes of a model's tokenizer, long enough for every id that the model was seen to give."""
+    tokenizer = load_tokenizer(model_name)
+    return class_table(tokenizer, max(len(tokenizer), int(positions.arrays["ids"].max()) + 1))
 
 
 def obtain_positions(

@@ -125,13 +125,16 @@ class Positions:
         inside = (row >= self.bounds[document]) & (row < self.bounds[document + 1])
         return np.where(inside, row, -1)
 
-    def features(self, spec: FeatureSpec, tokens: np.ndarray) -> torch.Tensor:
-        """Features float32 [n, spec.size] of tokens int64 [n], through `FeatureSpec.assemble` as in decoding."""
+    def features(self, spec: FeatureSpec, tokens: np.ndarray, table: torch.Tensor | None = None) -> torch.Tensor:
+        """Features float32 [n, spec.size] of tokens int64 [n], through `FeatureSpec.assemble` as in decoding.
+
+        table: uint8 [V], needed if the spec counts token classes.
+        """
         out = torch.empty(len(tokens), spec.size)
         for start in range(0, len(tokens), CHUNK):
             some = tokens[start : start + CHUNK]
             records = [self.record(self.window(some, j)) for j in range(-spec.previous, spec.next + 1)]
-            out[start : start + CHUNK] = spec.assemble(records)
+            out[start : start + CHUNK] = spec.assemble(records, table)
         return out
 
 

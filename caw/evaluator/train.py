@@ -56,9 +56,14 @@ class TrainSettings:
 
 
 def train(
-    positions: Positions, spec: FeatureSpec | None = None, settings: TrainSettings | None = None
+    positions: Positions,
+    spec: FeatureSpec | None = None,
+    settings: TrainSettings | None = None,
+    table: torch.Tensor | None = None,
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Train on the train part of stored positions, stop and calibrate on validation, measure on test.
+
+    table: class of every token id, uint8 [V]; needed if the spec counts token classes.
 
     Returns the evaluator (eval mode, no provenance yet) and what was measured: `metrics.compare`'s figures of
     "capacity" beside the untrained evaluators, the AUROC's interval, validation AUROC, calibration, epochs. The same
@@ -70,9 +75,9 @@ def train(
     for name in ("train", "validation"):
         tokens = np.flatnonzero(part == name)
         require_both_classes(positions.key[tokens], f"{name} part")
-        data[name] = (positions.features(spec, tokens), torch.from_numpy(positions.key[tokens]).float())
-    evaluator, history = fit(*data["train"], *data["validation"], spec, settings)
-    capacity = predict(evaluator, positions.features(spec, np.arange(len(positions))))
+        data[name] = (positions.features(spec, tokens, table), torch.from_numpy(positions.key[tokens]).float())
+    evaluator, history = fit(*data["train"], *data["validation"], spec, settings, table)
+    capacity = predict(evaluator, positions.features(spec, np.arange(len(positions)), table))
     measured = compare(positions, {"capacity": capacity})
     validation, test = part == "validation", part == "test"
     return evaluator, {
@@ -86,7 +91,11 @@ def train(
 
 
 def choose_transform(
-    positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None = None, seeds: int = 3
+    positions: Positions,
+    specs: Sequence[FeatureSpec],
+    settings: TrainSettings | None = None,
+    seeds: int = 3,
+    table: torch.Tensor | None = None,
 ) -> tuple[Evaluator, dict[str, Any]]:
     """Train `seeds` evaluators for each spec (seed, seed + 1, …) and choose by validation AUROC.
 
@@ -96,7 +105,8 @@ def choose_transform(
     """
     settings = settings or TrainSettings()
     trained = [
-        [train(positions, spec, replace(settings, seed=settings.seed + s)) for s in range(seeds)] for spec in specs
+        [train(positions, spec, replace(settings, seed=settings.seed + s), table) for s in range(seeds)]
+        for spec in specs
     ]
     aurocs = [[measured["validation_auroc"] for _, measured in of_spec] for of_spec in trained]
     chosen = int(np.argmax([sum(a) for a in aurocs]))
@@ -111,6 +121,7 @@ def fit(
     validation_key: torch.Tensor,
     spec: FeatureSpec,
     settings: TrainSettings,
+    table: torch.Tensor | None = None,
 ) -> tuple[Evaluator, dict[str, Any]]:
     """The network that fits features float32 [n, spec.size] to key float32 [n], calibrated on the validation arrays.
 
@@ -118,7 +129,7 @@ def fit(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        network = Evaluator(spec, settings.hidden)
+        network = Evaluator(spec, settings.hidden, token_class=table)
         network.dropout = settings.dropout
         network.mean.copy_(features.mean(0))
         network.scale.copy_(features.std(0, correction=0).clamp_min(SCALE_FLOOR))

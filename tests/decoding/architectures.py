@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
+from caw.evaluator.token_classes import CLASSES
 from caw.record import Record
 
 VOCAB = 131  # prime, above K = 100, so that records do not hold the whole vocabulary
@@ -101,17 +102,22 @@ def tokenizer() -> Any:
     )
 
 
-def spread_evaluator(model: Any, previous: int = 1, following: int = 1, transform: str = "log") -> Evaluator:
+def spread_evaluator(
+    model: Any, previous: int = 1, following: int = 1, transform: str = "log", classes: bool = False
+) -> Evaluator:
     """A random evaluator, standardised on this model's own features so that capacities spread over (0, 1)."""
     generator = torch.Generator().manual_seed(7)
-    evaluator = Evaluator(FeatureSpec(previous=previous, next=following, transform=transform), hidden=8)
+    spec = FeatureSpec(previous, following, transform=transform, classes=len(CLASSES) if classes else 0)
+    table = torch.randint(0, len(CLASSES), (VOCAB,), generator=generator).to(torch.uint8) if classes else None
+    evaluator = Evaluator(spec, hidden=8, token_class=table)
     ids = torch.tensor([prompt(60, seed=99)])
     with torch.inference_mode():
         for parameter in evaluator.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
         records = Record.from_logits(model(ids, use_cache=False).logits[0])
         features = evaluator.spec.assemble(
-            [records.take(torch.arange(previous + k, 60 - following + k)) for k in range(-previous, following + 1)]
+            [records.take(torch.arange(previous + k, 60 - following + k)) for k in range(-previous, following + 1)],
+            evaluator.token_class,
         )
         evaluator.mean.copy_(features.mean(0))
         evaluator.scale.copy_(features.std(0).clamp_min(1e-3) * features.shape[1] ** 0.5)

@@ -115,16 +115,20 @@ class BruteForce:
         spec = self.policy.network.spec
         rows = self._logits([*ids, original])
         here = len(ids) - 1
-        parts = []
+        parts, masses = [], []
         for position in range(here - spec.previous, here + spec.next + 1):
-            probs = torch.zeros(spec.k)
+            probs, mass = torch.zeros(spec.k), torch.zeros(spec.classes)
             if position >= 0:
-                kept = rows[position].softmax(0).sort(descending=True).values[: spec.k]
+                kept, ids_kept = (x[: spec.k] for x in rows[position].softmax(0).sort(descending=True, stable=True))
                 probs[: len(kept)] = kept
+                for p, token in zip(kept, ids_kept.tolist(), strict=True):
+                    if spec.classes:
+                        mass[int(self.policy.network.token_class[token])] += p
+            masses.append(mass.clamp_min(1e-4).log())
             logs = probs.clamp_min(1e-10).log()
             gaps = torch.cat([logs[:1], logs[0] - logs[1:]])
             parts.append({"raw": probs, "log": logs, "gap": gaps}[spec.transform])
-        return float(self.policy.network(torch.cat(parts)[None]))
+        return float(self.policy.network(torch.cat([*parts, *masses])[None]))
 
     def _strength(self, logits: torch.Tensor, capacity: float) -> float:
         policy = self.policy

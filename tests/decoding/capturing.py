@@ -150,10 +150,8 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
 
 
 def _networks(step: DeviceStep) -> list[torch.nn.Module]:
-    """The policy's evaluator, as a copy of its own."""
-    policy = step.stepper.policy
-    if not isinstance(policy, caw.CapacityPolicy):
+    """The step's evaluator, as a copy of its own."""
+    if step.stepper.evaluator is None:
         return []
-    network = copy.deepcopy(policy.network)
-    object.__setattr__(policy, "network", network)
-    return list(network.modules())
+    step.stepper.evaluator = copy.deepcopy(step.stepper.evaluator)
+    return list(step.stepper.evaluator.modules())

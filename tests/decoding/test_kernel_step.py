@@ -80,9 +80,8 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     with torch.inference_mode(False):
         step.stepper.model = copy.deepcopy(step.stepper.model).to("meta")
         decoder.attention = caw_attention(step.stepper.model)
-        policy = step.stepper.policy
-        if isinstance(policy, caw.CapacityPolicy):
-            object.__setattr__(policy, "network", copy.deepcopy(policy.network).to("meta"))
+        if step.stepper.evaluator is not None:
+            step.stepper.evaluator = copy.deepcopy(step.stepper.evaluator).to("meta")
     step.stepper.kernels = step.cache.kernels = kernels
     step.stepper.ends = step.stepper.ends.to("meta")
     if step.stepper.noise is not None:

@@ -31,7 +31,9 @@ SAMPLING = {
 
 
 def capacity_policy(model: Any, window: tuple[int, int] = (1, 1), theta: float = 0.8, beta: float = 1.5) -> Any:
-    return caw.CapacityPolicy(spread_evaluator(model, *window, WINDOWS[window]), theta=theta, beta=beta)
+    # token classes in two of the windows
+    evaluator = spread_evaluator(model, *window, WINDOWS[window], classes=window in ((1, 1), (0, 1)))
+    return caw.CapacityPolicy(evaluator, theta=theta, beta=beta)
 
 
 POLICIES = {

@@ -69,6 +69,38 @@ def test_equals_the_reference(device, previous, following, k, hidden, transform)
     assert torch.equal(actual[2].cpu(), expected[2])
 
 
+@pytest.mark.parametrize("columns, strided", [(1, False), (33, False), (64, True)])
+def test_extra_inputs(device, columns, strided):
+    from caw.triton_kernels.evaluator_step import evaluator_step
+
+    spec, rule = FeatureSpec(1, 1, 37), RULES.index("top_k")
+    evaluator = network(spec, 24)
+    wide = torch.randn(24, spec.size + columns) / 5
+    weights = [torch.randn(spec.size + columns), torch.rand(spec.size + columns) + 0.5, wide, *evaluator.weights()[3:]]
+    extra = torch.randn(5, 2 * columns)[:, :columns] if strided else torch.randn(5, columns)
+    arguments = [records(5, 3), weights, *ladder(5, 4, rule), torch.full((5,), -1), torch.rand(5), torch.rand(5),
+                 37, 1, 0.9, 1.5, rule, 10.0]  # fmt: skip
+    actual = evaluator_step(*(move(device, x) for x in [*arguments, extra]))
+    expected = ref.evaluator_step_ref(*arguments, extra)
+    assert_close(actual[0], expected[0], "evaluator")
+    assert torch.equal(actual[2].cpu(), expected[2])
+    with_other = ref.evaluator_step_ref(*arguments, extra + 1)
+    assert not torch.equal(with_other[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    "extra", [torch.zeros(4, 3), torch.zeros(5, 65), torch.zeros(5, 3).double(), torch.zeros(3, 5).T]
+)
+def test_bad_extra_inputs_name_the_argument(device, extra):
+    from caw.triton_kernels.evaluator_step import evaluator_step
+
+    spec = FeatureSpec(0, 0, 5)
+    arguments = [records(5, 1, 5), network(spec, 3).weights(), *ladder(5, 2, 0), torch.full((5,), -1), torch.rand(5),
+                 torch.rand(5), 5, 1, 0.9, 1.5, 0, 4.0, extra]  # fmt: skip
+    with pytest.raises((TypeError, ValueError), match=r"^extra must"):
+        evaluator_step(*(move(device, x) for x in arguments))
+
+
 @pytest.mark.parametrize("transform", ref.TRANSFORMS)
 def test_reference_is_the_evaluator_and_the_policy(transform):
     """The constants and the order of features written down beside the kernel are those of training and decoding."""

@@ -1,0 +1,76 @@
+"""Coarse classes of tokens by their own text: digits, operators, names, words.
+
+What matters in a text is often a number or a name. A distribution that puts its probability on digits is about to name
+one, whatever its shape. Features count probability per class (`FeatureSpec.classes`); the table from token id to class
+is made once from the tokenizer and travels with the evaluator's weights, so that decoding needs no text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+CLASSES = (
+    "space",  # nothing but white space, or nothing at all: special tokens too
+    "line break",
+    "digits",
+    "operator",
+    "currency",
+    "punctuation",
+    "symbol",
+    "capitalised",
+    "short word",  # up to three letters, with a space before: mostly function words
+    "word",
+    "continuation",  # letters that go on in a word
+)
+OPERATORS = "+-*/=x\u00d7\u00f7%<>^"
+CURRENCIES = "$\u20ac\u00a3"
+PUNCTUATION = ".,;:!?"
+SHORT = 3
+
+
+def classify(text: str) -> int:
+    """Index into CLASSES of a token's text, as the tokenizer decodes it alone."""
+    return CLASSES.index(_name(text))
+
+
+def _name(text: str) -> str:
+    word = text.strip()
+    if not word:
+        return "line break" if "\n" in text else "space"
+    first = word[0]
+    if word.isdigit():
+        return "digits"
+    if first in OPERATORS and (len(word) == 1 or not first.isalpha()):
+        return "operator"
+    if first in CURRENCIES:
+        return "currency"
+    if not first.isalnum():
+        return "punctuation" if first in PUNCTUATION else "symbol"
+    if first.isupper():
+        return "capitalised"
+    if not text[0].isspace():
+        return "continuation"
+    return "short word" if len(word) <= SHORT else "word"
+
+
+def class_table(tokenizer: Any, vocab_size: int) -> torch.Tensor:
+    """Class of every token id, uint8 [vocab_size]; ids that the tokenizer does not know are "space"."""
+    known = min(vocab_size, len(tokenizer))
+    texts = tokenizer.batch_decode([[i] for i in range(known)], clean_up_tokenization_spaces=False)
+    table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
+    table[:known] = torch.tensor([classify(text) for text in texts], dtype=torch.uint8)
+    return table
+
+
+def class_mass(ids: torch.Tensor, probs: torch.Tensor, table: torch.Tensor, classes: int) -> torch.Tensor:
+    """Probability per class, float32 [B, classes], of record entries ids int64 [B, K] (-1 = padding), probs [B, K].
+
+    table: uint8 [V]; ids beyond it, which some models have and no tokenizer makes, are of class 0.
+    A product with 0 and 1, not a scatter: the same sum in the same order on every run, on a GPU too.
+    """
+    known = (ids >= 0) & (ids < table.numel())
+    of_entry = torch.where(known, table[ids.clamp(0, table.numel() - 1)], 0)
+    member = of_entry[:, :, None] == torch.arange(classes, device=ids.device)
+    return (member * probs[:, :, None]).sum(dim=1)

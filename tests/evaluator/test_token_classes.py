@@ -1,0 +1,92 @@
+"""Classes of tokens, the table of a tokenizer, and the probability of each class in a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from decoding import architectures
+
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.evaluator.features import MASS_FLOOR
+from caw.evaluator.token_classes import CLASSES, class_mass, class_table, classify
+from caw.record import Record
+from caw.testing import assert_close
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("", "space"), ("  ", "space"), ("\n\n", "line break"), (" \n", "line break"), (" 12", "digits"),
+        ("7", "digits"), ("\u00b2", "digits"), (" +", "operator"), ("x", "operator"), ("xyz", "continuation"),
+        (" x", "operator"), ("=\n", "operator"), ("$", "currency"), (" \u20ac5", "currency"), (".", "punctuation"),
+        ("?\n", "punctuation"), ("(", "symbol"), (" \"", "symbol"), (" Tom", "capitalised"), ("A", "capitalised"),
+        (" the", "short word"), (" apples", "word"), ("ing", "continuation"), ("\u4e2d", "continuation"),
+    ],
+)  # fmt: skip
+def test_classify(text: str, name: str) -> None:
+    assert CLASSES[classify(text)] == name
+
+
+def test_table_of_a_tokenizer(demo_tokenizer: Any) -> None:
+    table = class_table(demo_tokenizer, 50000)
+    assert table.dtype == torch.uint8 and table.shape == (50000,)
+    for text in (" the", "7", " apples", " Tom", " =", "."):
+        (token,) = demo_tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert table[token] == classify(text)
+    assert set(table.tolist()) == set(range(len(CLASSES)))
+    assert not table[len(demo_tokenizer) :].any()  # ids that no text gives
+
+
+def test_mass_against_a_loop() -> None:
+    table = torch.randint(0, 4, (37,), dtype=torch.uint8)
+    ids = torch.stack([torch.randperm(40)[:11] for _ in range(5)])  # 37, 38 and 39 are beyond the table
+    ids[0, -2:], probs = -1, torch.rand(5, 11)
+    probs[0, -2:] = 0
+    found = class_mass(ids, probs, table, 4)
+    expected = torch.zeros(5, 4)
+    for b in range(5):
+        for j, token in enumerate(ids[b].tolist()):
+            expected[b, int(table[token]) if 0 <= token < 37 else 0] += probs[b, j]
+    assert_close(found, expected, "float32")
+
+
+def test_features_end_with_the_masses_of_all_positions() -> None:
+    spec = FeatureSpec(1, 0, k=7, classes=len(CLASSES))
+    table = torch.randint(0, len(CLASSES), (50,), dtype=torch.uint8)
+    record = Record.from_logits(torch.randn(3, 50), k=9)
+    window = [Record.empty(3, torch.device("cpu"), k=9), record]
+    features = spec.assemble(window, table)
+    assert features.shape == (3, spec.size) and spec.size == 2 * (7 + len(CLASSES))
+    assert torch.equal(features[:, :14], FeatureSpec(1, 0, k=7).assemble(window))
+    nothing = torch.full((3, len(CLASSES)), MASS_FLOOR).log()
+    assert torch.equal(features[:, 14 : 14 + len(CLASSES)], nothing)
+    expected = class_mass(record.ids[:, :7], record.probs[:, :7], table, len(CLASSES)).clamp_min(MASS_FLOOR).log()
+    assert torch.equal(features[:, 14 + len(CLASSES) :], expected)
+
+
+def test_a_table_is_asked_for() -> None:
+    spec = FeatureSpec(classes=len(CLASSES))
+    with pytest.raises(ValueError, match="need a table"):
+        spec.assemble([Record.empty(1, torch.device("cpu"))] * 3)
+    with pytest.raises(ValueError, match="needs a table"):
+        Evaluator(spec)
+    with pytest.raises(ValueError, match="needs no table"):
+        Evaluator(FeatureSpec(), token_class=torch.zeros(3, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="classes must be 0 or"):
+        FeatureSpec(classes=3)
+
+
+def test_the_table_travels_with_the_weights(tmp_path: Any) -> None:
+    table = torch.randint(0, len(CLASSES), (architectures.VOCAB,), dtype=torch.uint8)
+    spec = FeatureSpec(0, 1, k=5, classes=len(CLASSES))
+    evaluator = Evaluator(spec, 4, {"model": "m"}, table).eval()
+    evaluator.save(tmp_path / "e.safetensors")
+    again = Evaluator.load(tmp_path / "e.safetensors")
+    assert again.spec == spec and again.token_class is not None and again.token_class.dtype == torch.uint8
+    assert torch.equal(again.token_class, table)
+    other = again.for_tokenizer(architectures.tokenizer(), architectures.VOCAB)
+    assert other.token_class is not None and not torch.equal(other.token_class, table)
+    for a, b in zip(other.weights(), evaluator.weights(), strict=True):
+        assert torch.equal(a, b)
