@@ -16,6 +16,7 @@ from caw.decoding.state import DecodeState
 from caw.decoding.step import Stepper, StepResult
 
 ROUND = 8  # steps between two looks at what came out; a text ended by a stop string runs on for up to two rounds
+WORTH_CAPTURING = 32  # steps of one batch that pay for a capture, which costs about as much as a few of them
 
 
 class Sequenced(Protocol):
@@ -34,6 +35,10 @@ class SingleSteps:
 
     def __init__(self, stepper: Stepper, state: DecodeState, cache: SiblingCache) -> None:
         self.stepper, self.state, self.cache = stepper, state, cache
+
+    def may_shrink(self, lacking: int) -> bool:
+        """Whether a smaller batch pays when `lacking` steps are to come."""
+        return True
 
     def advance(self, slots: Slots) -> Results:
         """Results of newly finished steps, each with the slots as they were when it started."""
@@ -80,15 +85,20 @@ class Rounds:
         self.batch = self.state.batch
         rungs, trace = self.stepper.rungs, self.stepper.settings.trace
         self.ring = OutputRing.empty(ROUND, self.batch, rungs, trace, self.state.counts.device)
-        step = DeviceStep(self.stepper, self.state, self.cache, self.ring)
+        self.step: Callable[[], None] = DeviceStep(self.stepper, self.state, self.cache, self.ring)
         what = f"batch {self.batch}, {min(rungs, self.stepper.slots)} candidates"
-        self.step: Callable[[], None] = CapturedStep(step, what, self.report, self.pool) if self.cuda else step
+        self.captured = CapturedStep(self.step, what, self.report, self.pool) if self.cuda else None
+        self.started = 0  # steps of this batch
+
+    def may_shrink(self, lacking: int) -> bool:
+        """Whether a smaller batch, which is captured anew, pays when `lacking` steps are to come."""
+        return not self.cuda or lacking >= WORTH_CAPTURING
 
     def advance(self, slots: Slots) -> Results:
         """Start a round if a sequence may need it; the results of the oldest one once another is under way."""
         needed = max((self._needed(sequence) for sequence in slots if sequence is not None), default=0)
         if needed > 0:
-            self._launch(min(ROUND, needed), list(slots))
+            self._launch(needed, list(slots))
         if needed > ROUND and len(self.under_way) < 2:
             return []  # the next call starts the round that runs while this one is read
         return self._collect()
@@ -98,12 +108,16 @@ class Rounds:
         started = sum(r.steps for r in self.under_way if any(s is sequence for s in r.slots))
         return sequence.lacking - started
 
-    def _launch(self, steps: int, slots: list[Any]) -> None:
+    def _launch(self, needed: int, slots: list[Any]) -> None:
         if self.batch != self.state.batch:
             self._prepare()
+        steps = min(ROUND, needed)
+        worth = self.started + needed >= WORTH_CAPTURING  # many short prompts are as good as a long one
+        step = self.captured if self.captured is not None and worth else self.step
+        self.started += steps
         self.ring.cursor.zero_()
         for _ in range(steps):
-            self.step()
+            step()
         copies = [_to_host(t) for t in (self.ring.integers, self.ring.floats)]
         done = None
         if self.cuda:
@@ -123,7 +137,7 @@ class Rounds:
     def close(self) -> None:
         """Forget rounds under way and the graph; its memory is free once the device has come to their end."""
         self.under_way.clear()
-        self.step = lambda: None
+        self.step, self.captured = (lambda: None), None
 
 
 def _to_host(tensor: torch.Tensor | None) -> torch.Tensor | None:

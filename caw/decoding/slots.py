@@ -140,7 +140,8 @@ class Decoder:
                     results = steps.advance(self.slots)
                 for result, slots in results:
                     yield from self._collect(result, slots, on_token)
-                if not waiting and not self.keep_rows:
+                lacking = max((slot.lacking for slot in self.slots if slot is not None), default=0)
+                if not waiting and not self.keep_rows and steps.may_shrink(lacking):
                     self._shrink()
         finally:
             steps.close()

@@ -219,3 +219,28 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is(monkeypatch: pytest.Monkey
         for _ in range(5):
             step()
     assert len(calls) == 5
+
+
+def test_short_work_is_not_captured(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture costs a few steps: texts of a few tokens run uncaptured, until there were many of them."""
+    captured: list[int] = []
+
+    class Counting(CapturedStep):
+        def __call__(self) -> None:
+            captured.append(1)
+            self.step()
+
+    def prepare(self: Rounds) -> None:
+        inner(self)
+        self.captured = Counting(self.step, "")
+
+    inner = Rounds._prepare
+    monkeypatch.setattr(Rounds, "_prepare", prepare)
+    few, many = [prompt(3)] * 2, [prompt(3)] * 40
+    run(llama, few, max_new_tokens=6, batch=2, fixed=True)
+    assert not captured
+    done = run(llama, many, max_new_tokens=6, batch=2, fixed=True)
+    assert 0 < len(captured) < len(done.steps)
+    captured.clear()
+    done = run(llama, few, max_new_tokens=40, fixed=True)
+    assert len(captured) == len(done.steps)
