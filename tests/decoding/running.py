@@ -56,9 +56,13 @@ def run(
     max_memory: Any = None,
     compile: bool = False,
     on_token: Any = None,
+    watched: bool = True,
     **settings: Any,
 ) -> Run:
-    """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold."""
+    """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold.
+
+    watched: keep what happened in each step, which reads from the device.
+    """
     chosen = DecodeSettings(max_new_tokens=max_new_tokens, **settings)
     capacity = max(map(len, prompts)) + max_new_tokens
     decoder = Decoder(
@@ -74,7 +78,8 @@ def run(
         result.steps.append((active, done.emitted.tolist(), done.counts.tolist(), done.forwarded))
         return done
 
-    decoder.stepper.step = step  # type: ignore[method-assign]
+    if watched:
+        decoder.stepper.step = step  # type: ignore[method-assign]
     for sequence in decoder.run(prompts, budgets or [max_new_tokens] * len(prompts), on_token):
         result.tokens[sequence.index] = sequence.tokens
         result.reasons[sequence.index] = sequence.finish_reason

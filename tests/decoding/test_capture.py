@@ -11,11 +11,13 @@ import pytest
 import torch
 from decoding.architectures import build, prompt
 from decoding.capturing import HostData, Recording, fake_step, newest, refill, started, tensors
+from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 import caw
 from caw import ops
+from caw.decoding.cuda_graph import CapturedStep
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
 POLICIES = {
@@ -195,16 +197,22 @@ def test_replay_of_other_architectures(name: str) -> None:
 
 
 @pytest.mark.gpu
-def test_captured_on_a_gpu() -> None:
-    """The graph itself: captured steps give the tokens of steps that read back (float32)."""
-    from decoding.running import run
-
-    model = build("llama").to("cuda")
-    try:
-        for watermark in ("lefthash", "top_k", "scale", None):
-            policy = capacity_policy(build("llama")) if watermark else None
-            eager = run(model, PROMPTS, kept(watermark), policy, max_new_tokens=40, fixed=False)
-            captured = run(model, PROMPTS, kept(watermark), policy, max_new_tokens=40)
-            assert captured.tokens == eager.tokens
-    finally:
-        build.cache_clear()
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
+def test_captured_on_a_gpu(llama: Any, watermark: str | None, sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph itself: refilled slots, ends, overflow; the tokens of steps that read back (float32)."""
+    policy = capacity_policy(llama, theta=1.0) if watermark else None
+    model = copy.deepcopy(llama).to("cuda")
+    prompts = [prompt(3 + 2 * (i % 5), i) for i in range(9)]
+    settings: dict[str, Any] = {"max_new_tokens": 50, "slots": 2, "batch": 4, **SAMPLING[sampling]}
+    budgets = [50, 7, 44, 50, 3, 29, 50, 18, 41]
+    eager = run(model, prompts, kept(watermark), policy, fixed=False, budgets=budgets, **settings)
+    settings["eos_token_ids"] = (eager.tokens[0][40], eager.tokens[2][35])
+    eager = run(model, prompts, kept(watermark), policy, fixed=False, budgets=budgets, **settings)
+    graphs: list[Any] = []
+    record = CapturedStep._record
+    monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])
+    captured = run(model, prompts, kept(watermark), policy, budgets=budgets, watched=False, **settings)
+    assert graphs, "nothing was captured"
+    assert captured.tokens == eager.tokens
+    assert captured.reasons == eager.reasons
