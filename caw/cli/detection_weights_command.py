@@ -14,7 +14,7 @@ from rich.table import Table
 from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import open_lines
-from caw.detection.estimate_weights import PRIOR, estimate_weights
+from caw.detection.estimate_weights import estimate_weights
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
 from caw.watermarks import Watermark
@@ -30,7 +30,9 @@ def detection_weights(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Table to write, a .safetensors file.")],
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
-    prior: Annotated[float, typer.Option(help="Evidence that a rare token borrows from its kind.", min=0)] = PRIOR,
+    prior: Annotated[
+        float | None, typer.Option(help="Evidence that a rare token borrows from its kind [what fits best].", min=1)
+    ] = None,
 ) -> None:
     """Make a table of weights for `caw detect --weights`.
 

@@ -2,8 +2,9 @@
 
 For every token id: how often it was green (or its mean -log(1 - u)) where it counted. Most ids are rare, so each is
 pulled towards the mean of its kind, which is pulled towards the mean of all: as if `prior` more pieces of evidence had
-been seen there (an empirical Bayes estimate with a fixed prior). The weight of an id is the log-odds of green over the
-null's, for races 1 - 1 / mean: see `weights`.
+been seen there (empirical Bayes). With two keys or more, the prior is the one under which the texts of each key are
+likeliest, given the others. The weight of an id is the log-odds of green over the null's, for races 1 - 1 / mean: see
+`weights`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from caw.detection.weights import MOST, TokenWeights, levels_of
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
-PRIOR = 20.0
+PRIOR = 100.0
+PRIORS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 KINDS = ("digits", "operators", "punctuation", "space", "name", "word", "inside a word", "other")
 
 
@@ -47,15 +49,36 @@ def token_kinds(tokenizer: Any, vocab_size: int) -> np.ndarray:
 
 
 def tally(texts: Mapping[Watermark, Sequence[Any]], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(sum of values, number) float64 [V] of counted tokens, of marked texts (strings or ids) by their watermark."""
-    sums, counts = np.zeros(vocab_size), np.zeros(vocab_size)
-    for watermark, items in texts.items():
+    """(sum of values, number) float64 [keys, V] of counted tokens, of marked texts (strings or ids) by watermark."""
+    sums, counts = np.zeros((len(texts), vocab_size)), np.zeros((len(texts), vocab_size))
+    for row, (watermark, items) in enumerate(texts.items()):
         detector = Detector(tokenizer, watermark)
         for scored in detector.score(detector.ids_of(items)):
             counted = scored.counted & (scored.ids < vocab_size)
-            np.add.at(sums, scored.ids[counted], scored.values[counted])
-            np.add.at(counts, scored.ids[counted], 1)
+            np.add.at(sums[row], scored.ids[counted], scored.values[counted])
+            np.add.at(counts[row], scored.ids[counted], 1)
     return sums, counts
+
+
+def choose_prior(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, watermark: Watermark) -> float:
+    """The one of PRIORS under which each key's texts [keys, V] are likeliest given the others; PRIOR for one key."""
+    if len(sums) < 2:
+        return PRIOR
+    scores = []
+    for prior in PRIORS:
+        total = 0.0
+        for row in range(len(sums)):
+            others = np.arange(len(sums)) != row
+            if not counts[others].sum():
+                continue
+            means = np.clip(means_of(sums[others].sum(0), counts[others].sum(0), kinds, prior), 1e-3, None)
+            if isinstance(watermark, GreenList):
+                means = np.minimum(means, 1 - 1e-3)
+                total += float((sums[row] * np.log(means) + (counts[row] - sums[row]) * np.log1p(-means)).sum())
+            else:
+                total -= float((counts[row] * np.log(means) + sums[row] / means).sum())
+        scores.append(total)
+    return PRIORS[int(np.argmax(scores))]
 
 
 def means_of(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, prior: float = PRIOR) -> np.ndarray:
@@ -79,11 +102,12 @@ def estimate_weights(
     texts: Mapping[Watermark, Sequence[Any]],
     tokenizer: Any,
     vocab_size: int,
-    prior: float = PRIOR,
+    prior: float | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> TokenWeights:
     """A table of weights from marked texts, by the watermark of each group; all of one kind, with different keys.
 
+    prior: None = `choose_prior`.
     Raises ValueError where nothing counts or the watermarks differ in more than the key.
     """
     kinds_of_marks = {(type(w), getattr(w, "gamma", None)) for w in texts}
@@ -93,6 +117,8 @@ def estimate_weights(
     if not counts.sum():
         raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
     kinds = token_kinds(tokenizer, vocab_size)
+    prior = choose_prior(sums, counts, kinds, next(iter(texts))) if prior is None else prior
+    sums, counts = sums.sum(axis=0), counts.sum(axis=0)
     means = means_of(sums, counts, kinds, prior)
     weights = information(means, next(iter(texts)))
     levels = levels_of(weights)

@@ -11,7 +11,16 @@ from scipy import special, stats
 from tiny import tiny_tokenizer
 
 from caw.detection import Detector, detect
-from caw.detection.estimate_weights import KINDS, estimate_weights, information, kind_of, means_of
+from caw.detection.estimate_weights import (
+    KINDS,
+    PRIOR,
+    PRIORS,
+    choose_prior,
+    estimate_weights,
+    information,
+    kind_of,
+    means_of,
+)
 from caw.detection.weights import MOST, TokenWeights, levels_of, shipped
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
@@ -163,3 +172,14 @@ def test_a_table_from_marked_texts() -> None:
         estimate_weights({KGW(key=1): [[1, 2]], KGW(key=1, gamma=0.5): [[1, 2]]}, tokenizer, 10)
     with pytest.raises(ValueError, match="got none; give longer ones"):
         estimate_weights({KGW(key=1): [[]]}, tokenizer, 10)
+
+
+def test_the_prior_is_the_one_that_predicts_the_other_keys() -> None:
+    """Ids that differ within a kind ask for a small prior, ids that do not for a great one."""
+    rng = np.random.default_rng(0)
+    kinds, counts = np.zeros(200, dtype=np.int64), np.full((3, 200), 40.0)
+    for spread, expected in ((0.25, PRIORS[:2]), (0.0, PRIORS[-1:])):
+        shares = np.clip(0.5 + spread * rng.standard_normal(200), 0.05, 0.95)
+        sums = rng.binomial(40, shares, (3, 200)).astype(float)
+        assert choose_prior(sums, counts, kinds, KGW(key=1)) in expected
+    assert choose_prior(sums[:1], counts[:1], kinds, KGW(key=1)) == PRIOR
