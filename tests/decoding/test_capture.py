@@ -17,7 +17,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 import caw
 from caw import ops
-from caw.decoding.cuda_graph import CapturedStep
+from caw.decoding import rounds
+from caw.decoding.cuda_graph import WARM_UP, CapturedStep
+from caw.decoding.rounds import Rounds
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
 POLICIES = {
@@ -194,6 +196,55 @@ def test_replay_of_other_architectures(name: str) -> None:
             plain()
             graph.replay()
             same_results(plain, recorded)
+
+
+class Replayed:
+    """Stands for CapturedStep: three calls as they are, one recorded, the rest replays."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.calls, self.graph = step, 0, None
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.calls <= WARM_UP:
+            self.step()
+        else:
+            with Recording() as graph:
+                self.step()
+            self.graph = graph
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
+def test_whole_texts_by_replays(
+    llama: Any, watermark: str | None, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder as on a GPU, replays for a graph: refills, ends, overflow, smaller batches recorded anew."""
+    made: list[Replayed] = []
+    prepare = Rounds._prepare
+
+    def prepared(self: Rounds) -> None:
+        prepare(self)
+        made.append(Replayed(self.step))
+        self.captured = made[-1]  # type: ignore[assignment]
+
+    policy = capacity_policy(llama, theta=1.0) if watermark else None
+    prompts = [prompt(3 + 2 * (i % 5), i) for i in range(9)]
+    settings: dict[str, Any] = {"max_new_tokens": 33, "slots": 2, "batch": 4, **SAMPLING[sampling]}
+    budgets = [20, 7, 14, 20, 3, 19, 8, 33, 12]
+    free = run(llama, prompts, kept(watermark), policy, budgets=budgets, **settings)
+    early = next(t for t in free.tokens[0][3:] if t not in free.tokens[7])
+    settings["eos_token_ids"] = (early,)
+    eager = run(llama, prompts, kept(watermark), policy, budgets=budgets, **settings)
+    monkeypatch.setattr(Rounds, "_prepare", prepared)
+    monkeypatch.setattr(rounds, "WORTH_CAPTURING", 5)
+    replayed = run(llama, prompts, kept(watermark), policy, budgets=budgets, fixed=True, watched=False, **settings)
+    assert replayed.tokens == eager.tokens
+    assert replayed.reasons == eager.reasons
+    assert "eos" in eager.reasons
+    assert sum(step.graph is not None for step in made) > 1, "no smaller batch was recorded"
 
 
 @pytest.mark.gpu
