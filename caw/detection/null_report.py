@@ -20,6 +20,7 @@ from scipy import stats
 from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
+from caw.watermarks import SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -46,7 +47,7 @@ class NullReport:
     """False-positive rates of one key. p_values: float64 [texts], in the order of the texts; nothing counted = 1.
 
     rates: of texts as they are. once: of the same texts with evidence counted once in the whole corpus; texts without
-    new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once` is uniform (randomised for green lists).
+    new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once` is uniform (randomised where scores are discrete).
     """
 
     key_id: str
@@ -111,10 +112,20 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
     some = counts > 0
     counts, scores = counts[some], scores[some]
     p = tails(detector.watermark, scores, counts).p_values
-    if not isinstance(detector.watermark, GreenList):
+    step = _step(detector.watermark)
+    if not step:
         return p, p
-    above = tails(detector.watermark, scores + 1, counts).p_values
+    above = tails(detector.watermark, scores + step, counts).p_values
     return p, above + rng.random(len(p)) * (p - above)
+
+
+def _step(watermark: Watermark) -> float:
+    """Between neighbouring scores; 0 where they are (all but) continuous."""
+    if isinstance(watermark, GreenList):
+        return 1.0
+    if isinstance(watermark, SynthID) and watermark.reading == "mean":
+        return 1 / watermark.depth
+    return 0.0
 
 
 def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:

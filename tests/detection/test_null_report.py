@@ -11,7 +11,7 @@ from scipy import stats
 from caw.detection import Detector
 from caw.detection.null_report import null_report, plot_qq, rates_of
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW
+from caw.watermarks import EXP, KGW, SynthID
 
 
 def texts(count: int, vocab_size: int) -> list[np.ndarray]:
@@ -26,7 +26,11 @@ def test_rates_and_clopper_pearson_intervals() -> None:
     assert rows[0].kept and rows[1].kept and not rates_of(np.full(50, 1e-9))[3].kept
 
 
-@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1, context_width=1)], ids=["kgw", "exp"])
+@pytest.mark.parametrize(
+    "watermark",
+    [KGW(key=1), EXP(key=1, context_width=1), SynthID("k", ngram_len=3, reading="mean")],
+    ids=lambda w: w.name,
+)
 def test_evidence_counted_once_in_the_corpus_is_uniform_for_one_key(watermark: KGW) -> None:
     report = null_report(texts(400, 2000), Detector(None, watermark))
     assert report.texts == 400 and report.once_texts <= 400
