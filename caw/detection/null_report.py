@@ -47,7 +47,7 @@ class NullReport:
     """False-positive rates of one key. p_values: float64 [texts], in the order of the texts; nothing counted = 1.
 
     rates: of texts as they are. once: of the same texts with evidence counted once in the whole corpus; texts without
-    new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once` is uniform (randomised where scores are discrete).
+    new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once` is uniform (discrete scores randomised).
     """
 
     key_id: str
