@@ -148,6 +148,7 @@ def test_jsonl_through_pipes(model: str) -> None:
         ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
         ["--watermark", "exp", "--strength-exp", "scale", "--context-width", "2"],
         ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
+        ["--max-memory", "500MB", "--prefill-attention", "eager"],
         ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
         ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
     ],
@@ -172,9 +173,11 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
         "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
-        "--policy", "logit-delta", "--gap", "3", "--strength", "0.5",
+        "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--max-memory", "8GiB",
+        "--prefill-attention", "eager", "--compile",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
+    assert callable(seen.pop("report"))
     prompt = tiny_tokenizer()("<user>the sky<assistant>")["input_ids"]  # the tiny model's chat template
     assert [list(p) for p in seen.pop("prompts")] == [prompt]
     assert seen.pop("watermark") == caw.Unigram(key=KEY, delta=1.0)
@@ -182,6 +185,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
+        "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
     }  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Plan:
     stop: tuple[str, ...]
     chat: bool
     with_prompt: bool
+    running: dict[str, Any]  # how to run, which no text depends on
 
     @property
     def label(self) -> dict[str, Any]:
@@ -124,6 +125,9 @@ def generate(
     batch_size: Annotated[
         int | None, typer.Option(help="Texts decoded at once [8].", min=1, rich_help_panel=opt.RUNNING)
     ] = None,
+    max_memory: opt.MaxMemory = None,
+    prefill_attention: opt.PrefillAttention = "sdpa",
+    compile: opt.Compile = False,
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
@@ -161,7 +165,10 @@ def generate(
         settings = DecodeSettings(
             max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace  # type: ignore[arg-type]
         )  # fmt: skip
-        plan = Plan(model, mark, how if mark else None, settings, batch_size, tuple(stop or ()), chat, with_prompt)
+        running = {"max_memory": max_memory, "prefill_attention": prefill_attention, "compile": compile}
+        plan = Plan(
+            model, mark, how if mark else None, settings, batch_size, tuple(stop or ()), chat, with_prompt, running
+        )
         device = opt.prepare_device(device, threads)
         jobs, bad = read_jobs(prompt, input, field)
         with open_output(output, resume, plan, input) as (write, written):
@@ -272,7 +279,7 @@ def run_jobs(
         model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
         max_new_tokens=s.max_new_tokens, min_new_tokens=s.min_new_tokens, branching=s.branching, do_sample=s.do_sample,
         temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed, batch_size=plan.batch_size,
-        return_trace=s.trace, stop=plan.stop, report=bar.note,
+        return_trace=s.trace, stop=plan.stop, report=bar.note, **plan.running,
     )  # fmt: skip
     try:
         with bar, _waiting(len(jobs)):

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from caw.decoding.prefill_attention import PREFILL_ATTENTIONS
 from caw.evaluator.network import shipped
 from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
@@ -89,6 +90,13 @@ EvaluatorName = Annotated[
 Device = Annotated[str | None, _option(RUNNING, "cpu, cuda, cuda:1, ... [cuda if there is one].", "--device")]
 DType = Annotated[str, _option(RUNNING, "Number format of the model.", "--dtype", metavar="auto|" + "|".join(DTYPES))]
 Threads = Annotated[int | None, _option(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
+MaxMemory = Annotated[
+    str | None, _option(RUNNING, "Memory besides the weights, e.g. 8GiB [0.9 of what is free].", "--max-memory")
+]
+PrefillAttention = Annotated[
+    str, _option(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="|".join(PREFILL_ATTENTIONS))
+]
+Compile = Annotated[bool, _option(RUNNING, "Compile the model's body, which takes a minute.", "--compile")]
 
 
 def parse_key(text: str) -> int | str:
