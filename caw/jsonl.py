@@ -14,7 +14,7 @@ from typing import Any
 
 RowId = str | int
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LINE_START = b'{"id": '  # how every line that the writer's callers write begins
+LINE_START = b'{"id": '  # how every line of `caw generate` begins
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,15 @@ class JsonlWriter:
 
     Args:
         path: the file. resume: continue an existing file; otherwise it must not exist.
+        line_start, made_by: how the caller's lines begin, and what the caller is called in messages.
 
     With resume, a last line cut short by a kill is dropped from the file; `existing` holds the objects before it.
     Raises FileExistsError, FileNotFoundError or ValueError in one sentence.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, resume: bool = False, line_start: bytes = LINE_START, made_by: str = "caw generate"
+    ) -> None:
         self.path, self.existing = Path(path), list[dict[str, Any]]()
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"output folder must exist, found none at {self.path.parent}; create it")
@@ -113,7 +116,7 @@ class JsonlWriter:
                 raise FileExistsError(
                     f"output must be a new file, {self.path} exists; add --resume to continue it, or remove it"
                 )
-            self.existing = recover(self.path)
+            self.existing = recover(self.path, line_start, made_by)
         # unbuffered: one write call a line, so a kill between two lines loses nothing
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed by close()
 
@@ -135,7 +138,7 @@ def encode(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
 
 
-def recover(path: Path) -> list[dict[str, Any]]:
+def recover(path: Path, line_start: bytes = LINE_START, made_by: str = "caw generate") -> list[dict[str, Any]]:
     """The objects of a file this library wrote; mutates the file: a half-written last line is cut off.
 
     Raises ValueError for any other line that holds no JSON object.
@@ -146,7 +149,7 @@ def recover(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         row = _parse(number, line)
         if isinstance(row, BadLine):
-            raise ValueError(f"{path}, line {number}: {row.message}; resume continues files of `caw generate` only")
+            raise ValueError(f"{path}, line {number}: {row.message}; resume continues files of `{made_by}` only")
         values.append(row.value)
     if rest:  # no line break at the end: the write was cut short, or only its line break was
         row = _parse(len(lines) + 1, rest)
@@ -155,8 +158,8 @@ def recover(path: Path) -> list[dict[str, Any]]:
                 file.seek(0, 2)
                 file.write(b"\n")
                 values.append(row.value)
-            elif rest[: len(LINE_START)] == LINE_START[: len(rest)]:
+            elif rest[: len(line_start)] == line_start[: len(rest)]:
                 file.truncate(len(content) - len(rest))
             else:  # not the beginning of a line of ours: cutting it off could lose somebody's data
-                raise ValueError(f"{path} must be a file of `caw generate`, its last line is none; name another output")
+                raise ValueError(f"{path} must be a file of `{made_by}`, its last line is none; name another output")
     return values

@@ -10,7 +10,9 @@ import caw
 from caw.cli.demo_command import demo
 from caw.cli.detect_command import detect
 from caw.cli.detection_weights_command import detection_weights
+from caw.cli.evaluate_command import evaluate
 from caw.cli.generate_command import generate
+from caw.cli.label_command import label
 from caw.cli.train_evaluator_command import train_evaluator_command
 
 app = typer.Typer(
@@ -49,7 +51,9 @@ app.command()(demo)
 app.command()(generate)
 app.command()(detect)
 app.command("detection-weights")(detection_weights)
+app.command()(label)
 app.command("train-evaluator")(train_evaluator_command)
+app.add_typer(evaluate, name="evaluate")
 
 
 def main() -> None:

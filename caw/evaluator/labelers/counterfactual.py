@@ -26,11 +26,12 @@ class Falls:
     """Per reference token (n of them), in nats, means over the alternatives; positive: the replacement hurts.
 
     rest: float64 [n], log-probability that the up to `horizon` following reference tokens lose in sum; 0 for the last.
-    answer: float64 [n], what the final answer's tokens lose; inf for those tokens themselves and any behind them.
+    answer: float64 [n], what the final answer's tokens lose; inf for those tokens themselves and any behind them;
+        None where the labeler does not look at it.
     """
 
     rest: np.ndarray
-    answer: np.ndarray
+    answer: np.ndarray | None
     coded: EncodedText
 
 
@@ -41,6 +42,8 @@ class CounterfactualLabeler:
         model, tokenizer: as `caw.load_model` gives them; a model with a key/value cache.
         alternatives: how many of the likeliest other tokens are tried in each place.
         horizon: how many following tokens `rest` looks at.
+        answer_nats: None leaves the final answer out: a forward of horizon tokens for each alternative instead of one
+            to the end of the text, on a text of 160 tokens a tenth of the work.
         template, prefix: the prompt; see `labels.encode`.
         batch_tokens: tokens of a forward, over all its rows (at least one row).
     """
@@ -55,7 +58,7 @@ class CounterfactualLabeler:
         alternatives: int = 2,
         horizon: int = 16,
         rest_nats: float = 4.0,
-        answer_nats: float = 0.5,
+        answer_nats: float | None = 0.5,
         template: str = TEMPLATE,
         prefix: str = "",
         batch_tokens: int = BATCH_TOKENS,
@@ -80,7 +83,9 @@ class CounterfactualLabeler:
 
     def label(self, document: LabelledText) -> Spans:
         falls = self.falls(document)
-        key = (falls.rest >= self.rest_nats) | (falls.answer >= self.answer_nats)
+        key = falls.rest >= self.rest_nats
+        if falls.answer is not None:
+            key |= falls.answer >= self.answer_nats
         spans = [(max(start, 0), end) for (start, end), marked in zip(falls.coded.offsets, key, strict=True) if marked]
         return join_spans(document.solution, spans)
 
@@ -104,15 +109,17 @@ class CounterfactualLabeler:
         answer = _answer_start(coded)
         n, m = len(coded.ids) - coded.first, self.alternatives
         rest, final = np.zeros(n), np.full(n, np.inf)
-        for begin, end in self._groups(coded):
-            replaced = self._replaced(ids, cache, others, begin, end)  # of tokens begin + 1.. in each row
-            lost = plain[begin:] - replaced
+        for begin, end, stop in self._groups(coded):
+            replaced = self._replaced(
+                ids[:, :stop], cache, others[begin:end], begin
+            )  # of tokens begin + 1.. in each row
+            lost = plain[begin : stop - 1] - replaced
             for i in range(begin, end):
                 mine = lost[(i - begin) * m : (i - begin + 1) * m, i - begin :]
                 rest[i - coded.first] = float(mine[:, : self.horizon].sum(1).mean())
-                if i < answer:
+                if i < answer and self.answer_nats is not None:
                     final[i - coded.first] = float(mine[:, answer - i - 1 :].sum(1).mean())
-        return Falls(rest, final, coded)
+        return Falls(rest, None if self.answer_nats is None else final, coded)
 
     def _alternatives(self, logits: torch.Tensor, coded: EncodedText) -> torch.Tensor:
         """The likeliest tokens int64 [T, m] in each place but the one that stands there; place 0 is of no use."""
@@ -123,24 +130,28 @@ class CounterfactualLabeler:
             raise LabelError(f"expected a vocabulary of more than {self.alternatives} tokens; lower --alternatives")
         return before.topk(self.alternatives, dim=1).indices
 
-    def _groups(self, coded: EncodedText) -> list[tuple[int, int]]:
-        """Runs [begin, end) of reference places whose rows, each from `begin` to the end of the text, fit a forward."""
+    def _groups(self, coded: EncodedText) -> list[tuple[int, int, int]]:
+        """Runs [begin, end) of reference places whose rows, each over places [begin, stop), fit a forward."""
         groups, begin, total = [], coded.first, len(coded.ids)
+        behind = total if self.answer_nats is not None else self.horizon
         while begin < total:
-            end = min(total, begin + max(1, self.batch_tokens // (self.alternatives * (total - begin))))
-            groups.append((begin, end))
+            end = begin + 1
+            while (
+                end < total
+                and (end + 1 - begin) * self.alternatives * (min(total, end + 1 + behind) - begin) <= self.batch_tokens
+            ):
+                end += 1
+            groups.append((begin, end, min(total, end + behind)))
             begin = end
         return groups
 
-    def _replaced(
-        self, ids: torch.Tensor, cache: DynamicCache, others: torch.Tensor, begin: int, end: int
-    ) -> torch.Tensor:
-        """Log-probabilities float64 [(end - begin) * m, T - begin - 1] of the tokens behind `begin` in rows where one
-        place of [begin, end) holds an alternative; a row's own place and those before it are of no use."""
+    def _replaced(self, ids: torch.Tensor, cache: DynamicCache, others: torch.Tensor, begin: int) -> torch.Tensor:
+        """Log-probabilities float64 [G * m, T - begin - 1] of the tokens behind `begin` in rows where one of the G
+        places from `begin` on holds one of its others [G, m]; a row's own place and those before it are of no use."""
         m = self.alternatives
-        rows = ids[:, begin:].repeat((end - begin) * m, 1)
-        places = torch.arange(end - begin, device=ids.device).repeat_interleave(m)
-        rows[torch.arange(len(rows), device=ids.device), places] = others[begin:end].reshape(-1)
+        rows = ids[:, begin:].repeat(others.numel(), 1)
+        places = torch.arange(len(others), device=ids.device).repeat_interleave(m)
+        rows[torch.arange(len(rows), device=ids.device), places] = others.reshape(-1)
         shared = DynamicCache()
         for index, layer in enumerate(cache.layers):
             size = (len(rows), -1, -1, -1)

@@ -1,0 +1,203 @@
+"""`caw evaluate`: measurements. `evaluator`: how well evaluators find key tokens, and which inputs make them good."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from caw.cli import options as opt
+from caw.cli.errors import complain, user_errors
+from caw.evaluation import evaluator_ablation as ablation
+from caw.evaluator import Evaluator, shipped
+from caw.evaluator.labels import TEMPLATE, digest, read_labels
+from caw.evaluator.pipeline import TRANSFORMS, obtain_positions, table_for
+from caw.evaluator.positions import Positions
+from caw.evaluator.train import TrainSettings
+
+evaluate = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+OUTPUT, TRAINING = "Output", "Training"
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+@evaluate.callback()
+def root() -> None:
+    """Measure evaluators."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go; `write` is called again whenever there are more, so that an interrupted run leaves some."""
+
+    json: Path | None
+    table: Path | None
+    plot: Path | None
+
+    def check(self) -> None:
+        for path in (self.json, self.table, self.plot):
+            if path is not None and not path.parent.is_dir():
+                raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
+
+    def write(self, results: Mapping[str, ablation.Measured], about: Mapping[str, Any], *, last: bool) -> None:
+        if self.json:
+            self.json.write_text(json.dumps(ablation.as_json(results), indent=1) + "\n")
+        if self.table:
+            self.table.write_text(ablation.as_markdown(results, about))
+        if self.plot and last:
+            ablation.plot(results, self.plot)
+
+
+@evaluate.command("evaluator")
+def evaluate_evaluator_command(
+    model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
+    labels: Annotated[Path, typer.Option(help="JSONL of key segments, a document a line.")],
+    data_dir: Annotated[
+        Path, typer.Option(envvar="CAW_DATA_DIR", help="Folder with the labelled texts, DATASET/SPLIT.jsonl.")
+    ],
+    evaluator: Annotated[
+        str | None, typer.Option(help="Shipped weights by name, or a .safetensors file [the model's own].")
+    ] = None,
+    positions: Annotated[
+        Path | None, typer.Option(help="Folder that keeps what the model said, as of `caw train-evaluator`.")
+    ] = None,
+    template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
+    train: Annotated[
+        bool | None,
+        _option(
+            TRAINING, "Train the variants of the ablation [if --evaluator knows these labels].", "--train/--no-train"
+        ),
+    ] = None,
+    seeds: Annotated[int, _option(TRAINING, "Trainings of each variant.", min=1)] = 5,
+    transforms: Annotated[str, _option(TRAINING, "Of probabilities, in this order.")] = ",".join(TRANSFORMS),
+    window: Annotated[str | None, _option(TRAINING, "Only this window.", metavar="|".join(ablation.WINDOWS))] = None,
+    max_epochs: Annotated[int, _option(TRAINING, "Of each training.", min=1)] = ablation.QUICK.max_epochs,
+    json_file: Annotated[Path | None, _option(OUTPUT, "Figures of every evaluator.", "--json")] = None,
+    table: Annotated[Path | None, _option(OUTPUT, "Markdown table with intervals, and how it was made.")] = None,
+    plot: Annotated[Path | None, _option(OUTPUT, "Image file of the figures.")] = None,
+    dtype: opt.DType = "float32",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Measure how well evaluators tell key tokens from others, on held-out documents.
+
+    With the labels that the evaluator was trained on (or with --train), variants of it are trained on the same
+    documents: without context, with N- or N+ only, with N- and N+ up to 3, for each transform, with and without token
+    classes. "capacity" is then the variant best on validation documents that decoding can supply. With other labels
+    nothing is trained: "capacity" is the evaluator itself. Untrained evaluators are always there: entropy, logit
+    delta, and "all tokens are key". JSON: {"evaluators": {NAME: {precision, recall, f1, auroc, average_precision}}}.
+
+    Examples:
+
+    - caw evaluate evaluator --model smollm2-135m --labels labels.jsonl --data-dir data --json out.json --plot out.png
+    - caw evaluate evaluator --model smollm2-135m --evaluator my.safetensors --labels new.jsonl --data-dir data
+    """
+    with user_errors():
+        output = Output(json_file, table, plot)
+        output.check()
+        specs = ablation.variants(_transforms(transforms), _window(window))
+        texts = read_labels(labels, data_dir)
+        name = evaluator or (model if model in shipped() else None)
+        known = Evaluator.load(name) if name else None
+        data = known.provenance.get("data", {}) if known else {}
+        training = data.get("labels_sha256") == digest(texts) if train is None and known else train is not False
+        if known is None and not training:
+            raise ValueError(f"--no-train needs weights to measure, got none for {model!r}; name the --evaluator")
+        device = opt.prepare_device(device, threads)
+        with _folder(positions) as folder:
+            stored = obtain_positions(model, texts, folder, template=template, device=device, dtype=dtype)
+            settings = replace(ablation.QUICK, max_epochs=max_epochs)
+            seen = {*data.get("datasets", ())} & {f"{t.dataset}/{t.split}" for t in texts}
+            parts = ablation.Parts.of(stored, unseen=not training and not seen)
+            about = ablation.about_run(
+                stored, parts, seeds if training else 0, settings, shlex.join(["caw", *sys.argv[1:]])
+            )
+            if training:
+                table_of_classes = table_for(model, stored)
+                results = _ablation(
+                    stored, specs, seeds, settings, table_of_classes, lambda r: output.write(r, about, last=False)
+                )
+                if evaluator:
+                    results = {"given": ablation.measure_evaluator(stored, known, parts), **results}  # type: ignore[arg-type]
+            else:
+                assert known is not None
+                results = {"capacity": ablation.measure_evaluator(stored, known, parts)}
+                results |= ablation.untrained(stored, parts)
+        output.write(results, about, last=True)
+        _show(results)
+        for path in (json_file, table, plot):
+            if path:
+                complain(f"wrote {path}")
+
+
+def _ablation(
+    stored: Positions,
+    specs: Mapping[str, Any],
+    seeds: int,
+    settings: TrainSettings,
+    table: torch.Tensor,
+    write: Callable[[Mapping[str, ablation.Measured]], None],
+) -> dict[str, ablation.Measured]:
+    results: dict[str, ablation.Measured] = {}
+    untrained = ablation.untrained(stored, ablation.Parts.of(stored))
+    with _bar(len(specs) * seeds) as advance:
+        for name, measured in ablation.ablate(stored, specs, seeds, settings, table, advance):
+            results[name] = measured
+            with contextlib.suppress(ValueError):  # no variant yet that decoding can supply
+                write({"capacity": results[ablation.best_variant(results)], **results, **untrained})
+    return {"capacity": results[ablation.best_variant(results)], **results, **untrained}
+
+
+def _transforms(given: str) -> list[str]:
+    names = given.split(",")
+    for name in names:
+        if name not in TRANSFORMS:
+            raise ValueError(f"--transforms must be of {', '.join(TRANSFORMS)}, got {name!r}; choose from these")
+    return names
+
+
+def _window(name: str | None) -> str | None:
+    if name is not None and name not in ablation.WINDOWS:
+        raise ValueError(f"--window must be one of {', '.join(ablation.WINDOWS)}, got {name!r}; choose one of these")
+    return name
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="caw-positions-") as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("training", total=total)
+        yield lambda name: bar.update(task, advance=1, description=f"training {name.replace('_', ' ')}")
+
+
+def _show(results: Mapping[str, ablation.Measured]) -> None:
+    table = Table("held-out documents", *(name.replace("_", " ") for name in ablation.FIGURES))
+    for name, measured in results.items():
+        table.add_row(name.replace("_", " "), *(ablation.cell(measured, figure) for figure in ablation.FIGURES))
+    Console().print(table)

@@ -1,0 +1,257 @@
+"""`caw label`: reference answers in, a label file of key segments out: offsets only, a document a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from caw.cli import options as opt
+from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.evaluator.labelers import CounterfactualLabeler, EndpointLabeler, Labeler, LabelError, LexicalLabeler
+from caw.evaluator.labelers.agreement import agreement
+from caw.evaluator.labelers.base import label_documents, label_line, read_documents
+from caw.evaluator.labelers.endpoint import estimate_cost
+from caw.evaluator.labelers.lexical import KINDS
+from caw.evaluator.labels import LabelledText, read_labels
+from caw.jsonl import JsonlWriter, recover
+from caw.models import load_model, load_tokenizer
+
+LABELERS = ("lexical", "counterfactual", "openai")
+LINE_START = b'{"dataset": '
+DOCUMENTS, ENDPOINT, COUNTERFACTUAL = "Documents", "Labeler openai", "Labeler counterfactual"
+# names of this machine: a server there usually asks for no key
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+def label(
+    data_dir: Annotated[
+        Path,
+        typer.Option(envvar="CAW_DATA_DIR", help="Folder with the texts, DATASET/SPLIT.jsonl of question, answer."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Label file to write, OUTPUT.jsonl.")],
+    labeler: Annotated[str, typer.Option(help="Who marks.", metavar="|".join(LABELERS))] = "lexical",
+    model: Annotated[
+        str | None,
+        typer.Option(help="openai: its name at the endpoint; counterfactual: a model as for `caw generate`."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --output: what it has is not done again.")] = False,
+    dataset: Annotated[str, _option(DOCUMENTS, "Folder in --data-dir.")] = "gsm8k",
+    split: Annotated[str, _option(DOCUMENTS, "File in it.")] = "train",
+    documents: Annotated[
+        str | None, _option(DOCUMENTS, "Which lines, counted from 0 [all].", metavar="0-99,250,...")
+    ] = None,
+    same_as: Annotated[Path | None, _option(DOCUMENTS, "The documents of this label file.")] = None,
+    limit: Annotated[int | None, _option(DOCUMENTS, "At most so many.", min=1)] = None,
+    compare: Annotated[Path | None, _option(DOCUMENTS, "Print the agreement with this label file.")] = None,
+    tokenizer: Annotated[
+        str | None, _option(DOCUMENTS, "For --compare (agreement of tokens) and the cost estimate (exact counts).")
+    ] = None,
+    kinds: Annotated[str, _option("Labeler lexical", "What counts.")] = ",".join(KINDS),
+    base_url: Annotated[
+        str | None, _option(ENDPOINT, "The endpoint [OpenAI's own].", "--base-url", envvar="OPENAI_BASE_URL")
+    ] = None,
+    key_env: Annotated[str, _option(ENDPOINT, "Environment variable that holds the key.")] = "OPENAI_API_KEY",
+    timeout: Annotated[float, _option(ENDPOINT, "Seconds a request may take.")] = 60.0,
+    retries: Annotated[int, _option(ENDPOINT, "Of a request that failed for a while.", min=0)] = 5,
+    workers: Annotated[int, _option(ENDPOINT, "Requests at once.", min=1, max=64)] = 4,
+    rate: Annotated[float | None, _option(ENDPOINT, "Requests a minute at most.", "--requests-per-minute")] = None,
+    schema: Annotated[
+        bool, _option(ENDPOINT, "Hold replies to a JSON schema; off for endpoints that cannot.", "--schema/--no-schema")
+    ] = True,
+    input_price: Annotated[float | None, _option(ENDPOINT, "Of a million tokens read.", min=0)] = None,
+    output_price: Annotated[float | None, _option(ENDPOINT, "Of a million tokens written.", min=0)] = None,
+    yes: Annotated[bool, _option(ENDPOINT, "Do not ask before the run.", "--yes", "-y")] = False,
+    alternatives: Annotated[int, _option(COUNTERFACTUAL, "Other tokens tried in each place.", min=1)] = 2,
+    horizon: Annotated[int, _option(COUNTERFACTUAL, "Following tokens that count as the rest.", min=1)] = 16,
+    rest_nats: Annotated[float, _option(COUNTERFACTUAL, "Key where the rest loses so much log-probability.")] = 4.0,
+    answer_nats: Annotated[float, _option(COUNTERFACTUAL, "Key where the final answer loses so much.")] = 0.5,
+    with_answer: Annotated[
+        bool, _option(COUNTERFACTUAL, "Look at the final answer; without it, much faster.", "--answer/--no-answer")
+    ] = True,
+    dtype: opt.DType = "float32",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Mark the segments of reference answers that carry their quality, for `caw train-evaluator`.
+
+    Labelers: lexical (numbers, operators, currency, names, answer letters; no model), counterfactual (tokens whose
+    replacement makes a local model think the rest or the final answer less likely), openai (a language model behind any
+    OpenAI-compatible endpoint). Lines hold offsets, never texts; OUTPUT.json beside them says how they were made.
+    Documents that could not be labelled are named and left out, the others go on (exit code 1); interrupted or killed,
+    the lines written stay, and the same command with --resume does what is missing.
+
+    Examples:
+
+    - caw label --data-dir data --labeler lexical -o labels.jsonl
+    - caw label --data-dir data --labeler counterfactual --model smollm2-135m --documents 0-99 -o labels.jsonl
+    - OPENAI_API_KEY=... caw label --data-dir data --labeler openai --model NAME --limit 700 -o labels.jsonl
+    - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
+    """
+    with user_errors():
+        if output.suffix != ".jsonl":
+            raise ValueError(f"output must end in .jsonl, got {str(output)!r}; add the ending")
+        if labeler not in LABELERS:
+            raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one of these")
+        if labeler != "lexical" and model is None:
+            raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
+        chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
+        device = opt.prepare_device(device, threads)
+        marker: Labeler
+        if labeler == "lexical":
+            marker = LexicalLabeler(tuple(kinds.split(",")))
+        elif labeler == "counterfactual":
+            assert model is not None
+            marker = CounterfactualLabeler(
+                *load_model(model, device=device, dtype=dtype), alternatives=alternatives, horizon=horizon,
+                rest_nats=rest_nats,
+                answer_nats=answer_nats if with_answer else None,
+            )  # fmt: skip
+        else:
+            assert model is not None
+            key = _endpoint_key(key_env, base_url)
+            marker = EndpointLabeler(
+                model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=rate, schema=schema
+            )
+        todo = _missing(output, resume, marker, chosen)
+        if isinstance(marker, EndpointLabeler) and todo:
+            _confirm(str(estimate_cost(todo, _counter(tokenizer), input_price, output_price)), yes)
+        with _opened(output, resume, marker) as writer:
+            failed = run(marker, todo, writer, workers)
+        if isinstance(marker, EndpointLabeler) and todo:
+            complain(f"the endpoint counted {marker.used[0]} tokens in, {marker.used[1]} out")
+        complain(f"{output} holds {len(chosen) - failed} of {len(chosen)} documents")
+        if compare is not None:
+            found = read_labels(output, data_dir)
+            _show(agreement(found, read_labels(compare, data_dir), load_tokenizer(tokenizer) if tokenizer else None))
+    if failed:
+        raise typer.Exit(BAD_LINES)
+
+
+def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:
+    """Label and write every document as soon as it is done; how many could not be (each reported)."""
+    failed = done = 0
+    try:
+        with _bar(len(todo)) as advance:
+            for document, outcome in label_documents(marker, todo, workers):
+                if isinstance(outcome, LabelError):
+                    failed += 1
+                    complain(f"{document.name}: {outcome}")
+                else:
+                    writer.write(label_line(document, outcome))
+                    done += 1
+                advance()
+    except KeyboardInterrupt:
+        complain(f"interrupted: {done} of {len(todo)} documents are written; the same command with --resume continues")
+        raise typer.Exit(INTERRUPTED) from None
+    return failed
+
+
+def _documents(
+    data_dir: Path, dataset: str, split: str, places: str | None, same_as: Path | None
+) -> list[LabelledText]:
+    if same_as is not None:
+        if places is not None:
+            raise ValueError("--same-as says which documents, got --documents as well; leave one out")
+        return [replace(text, spans=()) for text in read_labels(same_as, data_dir)]
+    return read_documents(data_dir, dataset, split, None if places is None else _places(places))
+
+
+def _places(given: str) -> list[int]:
+    """0-3,7 -> 0, 1, 2, 3, 7."""
+    places: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"--documents must be numbers and ranges like 0-99,250, got {given!r}; write it like that")
+        places += range(int(first), int(last if dash else first) + 1)
+    if not places:
+        raise ValueError(f"--documents must name at least one document, got {given!r}; write a range like 0-99")
+    return places
+
+
+def _endpoint_key(name: str, base_url: str | None) -> str:
+    key = os.environ.get(name)
+    if key:
+        return key
+    if base_url and urlsplit(base_url).hostname in LOOPBACK:
+        return "none"
+    raise ValueError(f"the endpoint's key must be in the environment variable {name}, it is not; set it, or --key-env")
+
+
+def _missing(output: Path, resume: bool, marker: Labeler, chosen: Sequence[LabelledText]) -> list[LabelledText]:
+    """The documents that the label file lacks. Raises ValueError if other settings made the lines there."""
+    if not resume or not output.exists():
+        return list(chosen)
+    about = output.with_suffix(".json")
+    there = json.loads(about.read_text()) if about.is_file() else None
+    found = there.get("made_by") if isinstance(there, dict) else None
+    if found != marker.describe():
+        raise ValueError(
+            f"{output} was made by {found or f'an unknown labeler (no {about.name})'}, this run is "
+            f"{marker.describe()}; resume with the same options, or name another --output"
+        )
+    lines = recover(output, LINE_START, "caw label")
+    done = {(line.get("dataset"), line.get("split"), line.get("index")) for line in lines}
+    return [d for d in chosen if (d.dataset, d.split, d.index) not in done]
+
+
+def _opened(output: Path, resume: bool, marker: Labeler) -> JsonlWriter:
+    """The label file, ready for more lines, and OUTPUT.json beside it."""
+    writer = JsonlWriter(output, resume=resume, line_start=LINE_START, made_by="caw label")
+    made = {"made_by": marker.describe(), "command": shlex.join(["caw", *sys.argv[1:]])}
+    output.with_suffix(".json").write_text(json.dumps(made, indent=1) + "\n")
+    return writer
+
+
+def _counter(tokenizer: str | None) -> Any:
+    """How to count tokens; None where no tokenizer is named."""
+    if tokenizer is None:
+        return None
+    loaded = load_tokenizer(tokenizer)
+    return lambda text: len(loaded(text)["input_ids"])
+
+
+def _confirm(cost: str, yes: bool) -> None:
+    complain(cost)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError("the run must be confirmed, stdin is no terminal to ask at; add --yes")
+    typer.confirm("Send these documents to the endpoint?", abort=True, err=True)
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Any]:
+    if total < 2 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    columns = (TextColumn("labelling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("labelling", total=total)
+        yield lambda: bar.advance(task)
+
+
+def _show(found: dict[str, Any]) -> None:
+    table = Table(f"agreement, {found['documents']} documents", "precision", "recall", "F1", "key in reference")
+    for name in ("characters", "tokens"):
+        if name in found:
+            figures = found[name]
+            table.add_row(name, *(f"{figures[f]:.3f}" for f in ("precision", "recall", "f1", "base_rate")))
+    Console().print(table)

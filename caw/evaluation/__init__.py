@@ -1,0 +1,1 @@
+"""Measurements: evaluators against labels, thresholds against texts."""

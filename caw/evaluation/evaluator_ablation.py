@@ -1,0 +1,253 @@
+"""Which inputs make an evaluator good: the paper's ablation figure, from stored positions.
+
+Trained variants differ in the window (no context, N- only, N+ only, N- = N+ = 1, 2, 3), in the transform of the
+probabilities and in whether the network sees token classes; beside them stand the evaluators that need no training.
+Thresholds of precision, recall and F1 are chosen on validation documents, every figure is of held-out documents.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from caw.evaluator.features import FeatureSpec
+from caw.evaluator.metrics import auroc, best_threshold, document_interval, figures, require_both_classes
+from caw.evaluator.network import Evaluator
+from caw.evaluator.positions import Positions
+from caw.evaluator.token_classes import CLASSES
+from caw.evaluator.train import TrainSettings, fit, predict
+
+FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
+WINDOWS = {
+    "no_context": (0, 0),
+    "previous_only": (1, 0),
+    "next_only": (0, 1),
+    "window_1": (1, 1),
+    "window_2_1": (2, 1),
+    "window_2": (2, 2),
+    "window_3": (3, 3),
+}
+WITH_CLASSES = ("no_context", "window_1", "window_2_1")  # what decoding can supply, and what context adds to classes
+# larger steps and fewer epochs than `caw train-evaluator` takes: dozens of trainings are compared, none is shipped
+QUICK = TrainSettings(learning_rate=3e-3, max_epochs=30, patience=5)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One evaluator on held-out documents, a row a training seed (one row for what is not trained).
+
+    rows: the FIGURES and "threshold" of each seed. documents: 95 % interval of the first row's AUROC over documents.
+    validation: mean validation AUROC. spec: its features, None if it has none.
+    """
+
+    rows: list[dict[str, float]]
+    documents: tuple[float, float]
+    validation: float
+    spec: FeatureSpec | None = None
+    epochs: list[int] = field(default_factory=list)
+
+    def mean(self, name: str) -> float:
+        return round(float(np.mean([row[name] for row in self.rows])), 4)
+
+    def half_width(self, name: str) -> float | None:
+        """Half of the 95 % interval of the mean over seeds (Student's t); None for a single row."""
+        if len(self.rows) < 2:
+            return None
+        spread = float(np.std([row[name] for row in self.rows], ddof=1)) / len(self.rows) ** 0.5
+        return float(stats.t.ppf(0.975, len(self.rows) - 1)) * spread
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Tokens (int64 arrays) to train on, to choose thresholds and stop on, and to measure on."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+    @classmethod
+    def of(cls, positions: Positions, *, unseen: bool = False) -> Parts:
+        """The split by documents; unseen (no evaluator was trained on this data set): measure on all but validation.
+
+        Raises ValueError if a part that is needed holds one class only.
+        """
+        part = positions.part
+        measured = part != "validation" if unseen else part == "test"
+        parts = cls(*(np.flatnonzero(chosen) for chosen in (part == "train", part == "validation", measured)))
+        for name, tokens in (("validation part", parts.validation), ("held-out part", parts.test)):
+            require_both_classes(positions.key[tokens], name)
+        return parts
+
+
+def variants(transforms: Sequence[str], window: str | None = None) -> dict[str, FeatureSpec]:
+    """Specs by name ("window_1_log"), each window (or one of them) with each transform; with token classes too
+    ("window_1_log_classes") for WITH_CLASSES."""
+    specs: dict[str, FeatureSpec] = {}
+    for transform in transforms:
+        for name, (previous, following) in WINDOWS.items():
+            if window is not None and name != window:
+                continue
+            spec = FeatureSpec(previous, following, transform=transform)  # type: ignore[arg-type]
+            specs[f"{name}_{transform}"] = spec
+            if name in WITH_CLASSES:
+                specs[f"{name}_{transform}_classes"] = replace(spec, classes=len(CLASSES))
+    return specs
+
+
+def ablate(
+    positions: Positions,
+    specs: Mapping[str, FeatureSpec],
+    seeds: int = 5,
+    settings: TrainSettings | None = None,
+    table: torch.Tensor | None = None,
+    done: Callable[[str], None] = lambda name: None,
+) -> Iterator[tuple[str, Measured]]:
+    """Train `seeds` evaluators of each spec (settings.seed, + 1, ...) and measure them, one spec after the other.
+
+    Deterministic for a number of threads. table: class of every token id, uint8 [V]; see `train.train`. done: called
+    with the spec's name after each training.
+    """
+    settings, parts = settings or QUICK, Parts.of(positions)
+    require_both_classes(positions.key[parts.train], "train part")
+    for name, spec in specs.items():
+        classes = table if spec.classes else None
+        every = positions.features(spec, np.arange(len(positions)), classes)
+        scores, epochs = [], []
+        for seed in range(settings.seed, settings.seed + seeds):
+            network, history = fit(
+                *_data(positions, every, parts.train), *_data(positions, every, parts.validation), spec,
+                replace(settings, seed=seed), classes,
+            )  # fmt: skip
+            scores.append(predict(network, every))
+            epochs.append(int(history["epochs"]))
+            done(name)
+        yield name, _measure(positions, scores, parts, spec, epochs)
+
+
+def untrained(positions: Positions, parts: Parts) -> dict[str, Measured]:
+    """Entropy, logit delta, and "all tokens are key"."""
+    scores = {**positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
+    return {name: _measure(positions, [score], parts) for name, score in scores.items()}
+
+
+def measure_evaluator(positions: Positions, evaluator: Evaluator, parts: Parts) -> Measured:
+    """A trained evaluator as it is."""
+    capacity = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions)), evaluator.token_class))
+    return _measure(positions, [capacity], parts, evaluator.spec)
+
+
+def _data(positions: Positions, every: torch.Tensor, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    return every[torch.from_numpy(tokens)], torch.from_numpy(positions.key[tokens]).float()
+
+
+def _measure(
+    positions: Positions,
+    scores: Sequence[np.ndarray],
+    parts: Parts,
+    spec: FeatureSpec | None = None,
+    epochs: Sequence[int] = (),
+) -> Measured:
+    key = positions.key
+    rows = [
+        figures(key[parts.test], s[parts.test], best_threshold(key[parts.validation], s[parts.validation]))
+        for s in scores
+    ]
+    validation = float(np.mean([auroc(key[parts.validation], s[parts.validation]) for s in scores]))
+    return Measured(rows, document_interval(positions, scores[0], "test"), validation, spec, list(epochs))
+
+
+def best_variant(results: Mapping[str, Measured]) -> str:
+    """The trained variant that decoding can supply with the greatest mean validation AUROC; the first on ties."""
+    usable = {n: m.validation for n, m in results.items() if m.spec is not None and _decodable(m.spec)}
+    if not usable:
+        raise ValueError("expected a variant that decoding can supply, got none; add window_1")
+    return max(usable, key=usable.__getitem__)
+
+
+def _decodable(spec: FeatureSpec) -> bool:
+    try:
+        spec.check_decodable()
+    except ValueError:
+        return False
+    return True
+
+
+def as_json(results: Mapping[str, Measured]) -> dict[str, Any]:
+    """{"evaluators": {name: the five FIGURES, means over seeds}}."""
+    return {"evaluators": {name: {f: m.mean(f) for f in FIGURES} for name, m in results.items()}}
+
+
+def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> str:
+    """A page with the table, intervals included, and how it was made."""
+    lines = [f"# {about['title']}", "", *(f"- {name}: {value}" for name, value in about.items() if name != "title")]
+    lines += ["", "| evaluator | " + " | ".join(f.replace("_", " ") for f in FIGURES) + " | AUROC over documents |"]
+    lines.append("| --- |" + " ---: |" * (len(FIGURES) + 1))
+    for name, m in results.items():
+        low, high = m.documents
+        cells = [cell(m, f) for f in FIGURES] + [f"{low:.3f} to {high:.3f}"]
+        lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(measured: Measured, name: str) -> str:
+    """A figure, with half its interval over seeds where there are several."""
+    half = measured.half_width(name)
+    return f"{measured.mean(name):.3f}" + ("" if half is None else f" ± {half:.3f}")
+
+
+def about_run(positions: Positions, parts: Parts, seeds: int, settings: TrainSettings, command: str) -> dict[str, Any]:
+    """What a reader must know about a table; title first. seeds 0: nothing was trained."""
+    documents = "the last column is a 95 % bootstrap over documents of the AUROC (of the first seed)"
+    about = {
+        "title": f"Evaluators of {positions.meta['model']} on held-out documents",
+        "command": f"`{command}`",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "tokens": f"{len(parts.train)} train, "
+        * bool(seeds)
+        + f"{len(parts.validation)} validation, {len(parts.test)} held out; "
+        f"{positions.key[parts.test].mean():.3f} of the held-out ones are key",
+        "intervals": documents,
+        "thresholds": "greatest F1 on validation documents",
+        "versions": f"torch {torch.__version__}",
+    }
+    if seeds:
+        about["intervals"] = f"± is half a 95 % interval of the mean over seeds (Student's t); {documents}"
+        about["training"] = (
+            f"{seeds} seeds a variant, batches of {settings.batch_size}, learning rate {settings.learning_rate}, at "
+            f"most {settings.max_epochs} epochs, patience {settings.patience}"
+        )
+    return about
+
+
+def plot(results: Mapping[str, Measured], path: str | Path) -> None:
+    """Bars of AUROC, average precision and F1 of each evaluator, intervals over seeds as whiskers, to an image file.
+
+    Raises ImportError where matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[eval]'`") from error
+    shown = ("auroc", "average_precision", "f1")
+    figure = Figure(figsize=(8, 0.45 * len(results) + 1.5), layout="constrained")
+    axes = figure.add_subplot()
+    place = np.arange(len(results))[::-1]
+    for i, name in enumerate(shown):
+        errors = [m.half_width(name) or 0.0 for m in results.values()]
+        axes.barh(
+            place - 0.27 * (i - 1), [m.mean(name) for m in results.values()], 0.25, xerr=errors,
+            label=name.replace("_", " ").replace("auroc", "AUROC").replace("f1", "F1"),
+        )  # fmt: skip
+    axes.set_yticks(place, [name.replace("_", " ") for name in results])
+    axes.set(xlim=(0.45, 1.0), xlabel="held-out documents")
+    axes.legend(fontsize=8, loc="lower right")
+    axes.grid(axis="x", lw=0.4)
+    axes.set_axisbelow(True)
+    figure.savefig(path, dpi=150)
