@@ -1,0 +1,270 @@
+"""Each kernel against the time its memory traffic takes, and against what torch has for the same task.
+
+    python benchmarks/bench_kernels.py [--device cuda] [--smoke] [--rounds 20] [--out r.json]
+
+The floor of a kernel is the bytes it must move over the bandwidth of a large device-to-device copy, measured first.
+Every side is checked against the reference before it is timed. On a GPU each side is a CUDA graph of its calls over as
+many copies of its data as exceed the second-level cache, so that launches cost nothing and the data comes from memory;
+the sides take turns and the median of the rounds is reported, in microseconds a call. `--smoke` is for machines without
+a GPU: small shapes, plain calls, numbers that mean nothing; it shows that the benchmark still runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+
+from caw import ops
+from caw.testing import assert_close
+
+CACHE = 256 << 20  # more than any GPU's second-level cache holds
+Call = Callable[[int], Any]  # takes the number of the data's copy
+
+
+@dataclass
+class Case:
+    """name; bytes that must move; sides, the first ours; check: tolerance row of the first output; expected."""
+
+    name: str
+    bytes: int
+    sides: dict[str, Call]
+    expected: Callable[[], torch.Tensor]
+    row: str
+    aim: str = ""
+
+
+def copies_of(make: Callable[[], Any], size: int, smoke: bool) -> list[Any]:
+    return [make() for _ in range(1 if smoke else max(1, -(-CACHE // max(size, 1))))][:64]
+
+
+def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, slots: int, device: str,
+                   dtype: torch.dtype, smoke: bool) -> Case:  # fmt: skip
+    """C candidates over a prefix of `size` tokens; torch's answers need the prefix and the own tokens in one tensor."""
+    bytes_moved = 2 * batch * kv_heads * size * dim * dtype.itemsize
+
+    def make() -> dict[str, torch.Tensor]:
+        kv = torch.randn(2, batch, kv_heads, size, dim, device=device, dtype=dtype)
+        own = torch.randn(2, batch, kv_heads, slots, dim, device=device, dtype=dtype)
+        return {"q": torch.randn(batch, heads, slots, dim, device=device, dtype=dtype), "kv": kv, "own": own,
+                "all": torch.cat([kv, own], dim=3)}  # fmt: skip
+
+    data = copies_of(make, bytes_moved, smoke)
+    lengths = torch.full((batch,), size, device=device)
+    mask = torch.ones(slots, size + slots, dtype=torch.bool, device=device)
+    mask[:, size:] = torch.eye(slots, dtype=torch.bool, device=device)
+    scale = dim**-0.5
+
+    def ours(i: int) -> torch.Tensor:
+        d = data[i % len(data)]
+        return ops.sibling_attention(d["q"], d["kv"][0], d["kv"][1], d["own"][0], d["own"][1], lengths, scale)
+
+    def sdpa(i: int) -> torch.Tensor:
+        d = data[i % len(data)]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(d["q"], d["all"][0], d["all"][1], attn_mask=mask, scale=scale, enable_gqa=heads != kv_heads)
+
+    sides: dict[str, Call] = {"caw": ours, "SDPA with a mask": sdpa}
+    if device != "cpu":
+        sides["flex_attention"] = flex_side(data, slots, size, scale, heads != kv_heads)
+    first = data[0]
+    kind = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[dtype]
+    return Case(
+        f"attention b{batch} h{heads}/{kv_heads} d{dim} prefix {size} C={slots} {kind}", bytes_moved, sides,
+        lambda: sibling_attention_ref(
+            first["q"].float(), *first["kv"].float(), *first["own"].float(), lengths, scale
+        ).to(dtype),
+        f"attention/{kind}", "85 % of the copy bandwidth" if size >= 2048 else "",
+    )  # fmt: skip
+
+
+def flex_side(data: list[Any], slots: int, size: int, scale: float, gqa: bool) -> Call:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def sees(b: Any, h: Any, q: Any, kv: Any) -> Any:
+        return (kv < size) | (kv == size + q)
+
+    block = create_block_mask(sees, None, None, slots, size + slots, device=data[0]["q"].device.type)
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def call(i: int) -> torch.Tensor:
+        d = data[i % len(data)]
+        return compiled(d["q"], d["all"][0], d["all"][1], block_mask=block, scale=scale, enable_gqa=gqa)
+
+    return call
+
+
+def topk_case(rows: int, vocab_size: int, device: str, dtype: torch.dtype, smoke: bool, aim: str) -> Case:
+    bytes_moved = rows * vocab_size * dtype.itemsize
+    data = copies_of(lambda: (torch.randn(rows, vocab_size, device=device) * 4).to(dtype), bytes_moved, smoke)
+
+    def theirs(i: int) -> Any:
+        x = data[i % len(data)]
+        return x.topk(100), x.float().logsumexp(-1)
+
+    sides: dict[str, Call] = {
+        "caw": lambda i: ops.topk_softmax(data[i % len(data)], 100)[0], "torch.topk + logsumexp": theirs,
+    }  # fmt: skip
+    name = f"top-100 of {rows} rows x {vocab_size} {str(dtype).removeprefix('torch.')}"
+    return Case(name, bytes_moved, sides, lambda: topk_softmax_ref(data[0], 100)[0], "exact", aim)
+
+
+def tail_case(batch: int, device: str, smoke: bool, layers: int = 32, heads: int = 32, dim: int = 128) -> Case:
+    """Evaluator, strength, selection and commit of one step."""
+    classes, hidden, size = 11, 128, 64
+    inputs = 3 * (100 + classes)
+    shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+    weights = [torch.rand(shape, device=device) * 0.1 + 0.05 for shape in shapes]
+    probs = [torch.rand(batch, 100, device=device).softmax(1) for _ in range(3)]
+    ladder = [torch.arange(2 * batch, device=device).view(batch, 2), torch.rand(batch, 2, device=device),
+              torch.full((batch,), 2, device=device)]  # fmt: skip
+    pending = [torch.full((batch,), -1, device=device), *torch.zeros(2, batch, device=device)]
+    extra = torch.zeros(batch, 3 * classes, device=device)
+    store = torch.zeros(layers, 2, batch, heads, size, dim, device=device, dtype=torch.float16)
+    scratch = torch.randn(layers, 2, batch, 2, heads, dim, device=device).half()
+    lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+    active = torch.ones(batch, dtype=torch.bool, device=device)
+    arguments = [probs, weights, *ladder, *pending, 100, 1, 0.8, 1.5, 0, 4.0, extra]
+
+    def ours(i: int) -> torch.Tensor:
+        capacity, _, choice = ops.evaluator_step(*arguments)
+        lengths.zero_()
+        ops.commit_kv(store, scratch, choice, lengths, active)
+        return capacity
+
+    moved = 2 * layers * 2 * batch * heads * dim * 2 + sum(w.numel() * 4 for w in weights)
+    aim = "15 us" if batch == 1 else ""
+    expected = evaluator_step_ref(*arguments)[0]
+    return Case(f"evaluate + select + commit b{batch}", moved, {"caw": ours}, lambda: expected, "evaluator", aim)
+
+
+def cases(device: str, smoke: bool) -> list[Case]:
+    if smoke:
+        return [
+            attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True),
+            topk_case(2, 1000, device, torch.float32, True, ""),
+            tail_case(1, device, True, layers=2, heads=2, dim=16),
+        ]
+    half = torch.float16
+    attention = [
+        attention_case(b, h, hk, 128, size, slots, device, half, False)
+        for b, h, hk in ((1, 32, 32), (8, 32, 8), (32, 32, 8))
+        for size in (512, 2048, 8192)
+        for slots in (1, 2, 8)
+        if b * hk * size <= 1 << 20
+    ]
+    topk = [
+        topk_case(2, 128_256, device, half, False, "20 us"), topk_case(64, 128_256, device, half, False, "40 us"),
+        topk_case(2, 128_256, device, torch.float32, False, ""), topk_case(2, 32_000, device, half, False, ""),
+    ]  # fmt: skip
+    return [*attention, *topk, *(tail_case(b, device, False) for b in (1, 8, 32))]
+
+
+def timer(call: Call, count: int, device: str) -> Callable[[], float]:
+    """A function that gives the seconds of one of `count` calls."""
+    if device == "cpu":
+
+        def plain() -> float:
+            start = time.perf_counter()
+            for i in range(count):
+                call(i)
+            return (time.perf_counter() - start) / count
+
+        return plain
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for i in range(3):
+            call(i)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(count):
+            call(i)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def replayed() -> float:
+        marks[0].record()
+        graph.replay()
+        marks[1].record()
+        marks[1].synchronize()
+        return marks[0].elapsed_time(marks[1]) / 1e3 / count
+
+    return replayed
+
+
+def copy_bandwidth(device: str, smoke: bool) -> float:
+    """Bytes per second that a copy reads and writes together."""
+    source = torch.ones((1 << 20) if smoke else (1 << 30), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    once = timer(lambda i: target.copy_(source), 1 if smoke else 4, device)
+    return 2 * source.numel() / min(once() for _ in range(5))
+
+
+def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool) -> dict[str, Any]:
+    expected = case.expected()
+    for name, side in case.sides.items():
+        if name.startswith("torch.topk"):
+            continue  # ties may fall differently there
+        assert_close(side(0), expected, case.row)
+    times: dict[str, list[float]] = {name: [] for name in case.sides}
+    timers = {name: timer(side, 1 if smoke else 64, device) for name, side in case.sides.items()}
+    for _ in range(rounds):
+        for name, once in timers.items():
+            times[name].append(once())
+    floor = case.bytes / bandwidth
+    medians = {name: statistics.median(seconds) * 1e6 for name, seconds in times.items()}
+    spread = {name: [round(1e6 * min(s), 2), round(1e6 * max(s), 2)] for name, s in times.items()}
+    return {
+        "case": case.name,
+        "floor_us": round(floor * 1e6, 2),
+        "us": {name: round(median, 2) for name, median in medians.items()},
+        "min_max": spread,
+        "share_of_bandwidth": round(floor * 1e6 / medians["caw"], 3),
+        "aim": case.aim,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", default="", help="part of a case's name")
+    parser.add_argument("--out")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    if arguments.device == "cpu" and not arguments.smoke:
+        parser.error("expected a GPU, found none; use --smoke, or bench_cpu_ops.py for the CPU's operators")
+    bandwidth = copy_bandwidth(arguments.device, arguments.smoke)
+    machine = torch.cuda.get_device_name() if arguments.device != "cpu" else "cpu"
+    print(f"{machine}: a copy moves {bandwidth / 1e9:.0f} GB/s\n")
+    print("| case | floor us | caw us | of bandwidth | others us | aim |\n| --- | --- | --- | --- | --- | --- |")
+    rows = []
+    with torch.inference_mode():
+        for case in cases(arguments.device, arguments.smoke):
+            if arguments.only not in case.name:
+                continue
+            row = run(case, arguments.rounds, bandwidth, arguments.device, arguments.smoke)
+            rows.append(row)
+            others = ", ".join(f"{name} {us:.1f}" for name, us in row["us"].items() if name != "caw")
+            print(f"| {row['case']} | {row['floor_us']:.1f} | {row['us']['caw']:.1f} | {row['share_of_bandwidth']:.0%} "
+                  f"| {others} | {row['aim']} |", flush=True)  # fmt: skip
+    if arguments.out:
+        versions = {"torch": torch.__version__, "machine": machine, "copy_bytes_per_second": bandwidth}
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            json.dump({"arguments": vars(arguments), "versions": versions, "rows": rows}, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
