@@ -1,4 +1,4 @@
-# make demo | test | test-fast | lint | format | cuda-compile | aot-all | sanitize | fuzz | clean | distclean
+# make demo | test | test-fast | lint | format | cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean | distclean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -91,3 +91,8 @@ fuzz: $(TEST_STAMP)
 # every configuration of the Triton kernels that ships, to machine code, with the compiler's resource report
 aot-all: $(TEST_STAMP)
 	$(BIN)/python benchmarks/aot_all.py
+
+# all that needs a GPU, in under nine minutes; installs nothing but this folder into the given interpreter
+.PHONY: gpu-check
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py $(ARGS)

@@ -1,6 +1,7 @@
 """What watermarking costs: ways to generate the same number of tokens, interleaved in one run, as ratios.
 
     python benchmarks/bench_generate.py [--model smollm2-135m] [--tokens 64] [--rounds 7] [--batch 1] [--out r.json]
+    python benchmarks/bench_generate.py --shapes llama-2-7b --dtype float16 --prompt 1024   (random weights, on a GPU)
 
 Each round runs every variant once, in another order; a variant's ratio is its time over that of this library's own
 unwatermarked decode in the same round, and the median over rounds is reported with its 20th and 80th percentile.
@@ -21,18 +22,59 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers.initialization import no_init_weights
 
 import caw
+from caw.evaluator import Evaluator, FeatureSpec
 
 PROMPT = "Tell me about the history of tea."
 
 
-def variants(model: Any, tokenizer: Any, evaluator: str, tokens: int, batch: int) -> dict[str, Callable[[], int]]:
-    """Name -> a call that generates and returns how many tokens it made; `plain` is what the others are compared to."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama-2-7b": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
+    "llama-2-13b": {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
+                    "num_attention_heads": 40},
+    "llama-3-8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+                   "num_key_value_heads": 8, "vocab_size": 128256},
+    "tiny": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4},
+}  # fmt: skip
+
+
+def random_model(shapes: str, dtype: str) -> Any:
+    """A Llama of these shapes with random weights, made where it will run: its speed is that of the real one."""
+    config = transformers.LlamaConfig(max_position_embeddings=16384, **SHAPES[shapes])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device), no_init_weights():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_(1)
+    return model
+
+
+def number_tokenizer(vocab_size: int) -> Any:
+    """A tokenizer whose tokens are numbers, for models that have none."""
+    core = Tokenizer(WordLevel({str(i): i for i in range(vocab_size)}, unk_token="0"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token="0")
+
+
+def prompt_ids(tokenizer: Any, length: int | None, vocab_size: int) -> list[int]:
+    """The chat prompt, or `length` random ids."""
+    if length is not None:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(3, vocab_size, (length,), generator=generator).tolist()
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": PROMPT}], add_generation_prompt=True, tokenize=False
     )
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def variants(
+    model: Any, tokenizer: Any, evaluator: Any, tokens: int, batch: int, ids: list[int]
+) -> dict[str, Callable[[], int]]:
+    """Name -> a call that generates and returns how many tokens it made; `plain` is what the others are compared to."""
     rows = torch.tensor([ids] * batch, device=model.device)
     length = {"max_new_tokens": tokens, "min_new_tokens": tokens}
 
@@ -90,13 +132,26 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
+    parser.add_argument("--prompt", type=int, help="length of a prompt of random ids")
+    parser.add_argument("--only", nargs="+", help="variants to time beside plain")
     parser.add_argument("--out")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
-    model, tokenizer = caw.load_model(arguments.model, dtype=arguments.dtype)
+    if arguments.shapes:
+        model = random_model(arguments.shapes, arguments.dtype)
+        tokenizer = number_tokenizer(model.config.vocab_size)
+        evaluator: Any = Evaluator(FeatureSpec()).eval().requires_grad_(False)
+        arguments.prompt = arguments.prompt or 128
+    else:
+        model, tokenizer = caw.load_model(arguments.model, dtype=arguments.dtype)
+        evaluator = arguments.evaluator
     single = arguments.threads == 1 and model.device.type == "cpu"
-    calls = variants(model, tokenizer, arguments.evaluator, arguments.tokens, arguments.batch)
+    ids = prompt_ids(tokenizer, arguments.prompt, model.config.vocab_size)
+    calls = variants(model, tokenizer, evaluator, arguments.tokens, arguments.batch, ids)
+    if arguments.only:
+        calls = {name: call for name, call in calls.items() if name in ("plain", *arguments.only)}
     times = measure(calls, arguments.rounds, time.thread_time if single else time.perf_counter)
     rows = []
     print(f"| variant | time relative to plain (p20 - p80) | tokens/s, batch {arguments.batch} |\n| --- | --- | --- |")
