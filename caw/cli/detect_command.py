@@ -117,9 +117,8 @@ def detect(
             {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
              "vocab-size": vocab_size, "payload-bits": payload_bits},
         )  # fmt: skip
-        steps = tuple(normalize.split(",")) if normalize else ()
         detectors = {
-            name: Detector(None, mark, fpr, mode, mid_p, steps, prefix, weights)  # type: ignore[arg-type]
+            name: Detector(None, mark, fpr, mode, mid_p, normalize or "", prefix, weights)  # type: ignore[arg-type]
             for name, mark in marks.items()
         }
         task = Task(detectors, fpr, as_json, scores, regions, html)

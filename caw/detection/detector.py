@@ -88,7 +88,8 @@ class Detector:
             watermark's format does, and gives its numbers: the native formats the exact tail (EXP counts the same,
             KGW and Unigram every token), the foreign green lists the z-score and its normal tail.
         mid_p: report mid-p values (see `statistics.binomial_tails`).
-        normalize: steps for texts before they are tokenised, see `normalize.normalize_text`; ids stay as they are.
+        normalize: steps for texts before they are tokenised, a sequence of names or one comma-separated str, see
+            `normalize.normalize_text`; ids stay as they are.
         prefix: text or ids that a text may begin with and that are not to be tested: a prompt, a chat template.
         weights: a table of weights per token id (`caw detection-weights`), or its name or file; None = all alike.
 
@@ -100,7 +101,7 @@ class Detector:
     fpr: float = 1e-3
     mode: Mode = "exact"
     mid_p: bool = False
-    normalize: tuple[str, ...] = ()
+    normalize: Any = ()
     prefix: Any = ""
     weights: TokenWeights | str | None = None
 
@@ -114,7 +115,8 @@ class Detector:
         require_number("fpr", self.fpr, 0, 1, closed=False)
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be 'exact' or 'compat', got {self.mode!r}; use mode='exact'")
-        object.__setattr__(self, "normalize", tuple(self.normalize))
+        steps = self.normalize.split(",") if isinstance(self.normalize, str) else self.normalize
+        object.__setattr__(self, "normalize", tuple(step for step in steps if step))
         check_steps(self.normalize)
         self._load_weights()
         if self.watermark.code is not None and (self.mid_p or self.weights is not None):

@@ -44,6 +44,7 @@ def test_the_detector_uses_them() -> None:
     watermark = KGW(key=1)
     plain = detect("because it is", Letters(), watermark)
     assert detect("because\u00a0it is\u200b", Letters(), watermark, normalize=["spaces"]) == plain
+    assert detect("because\u00a0it is\u200b", Letters(), watermark, normalize="nfc,spaces") == plain
     trimmed = detect("Why?because it is", Letters(), watermark, prefix="Why? ")
     assert trimmed.token_ids == plain.token_ids
     ids = [5, 6, *plain.token_ids]

@@ -151,3 +151,23 @@ def test_demo_model_token_for_token(demo: tuple[Any, Any]) -> None:
     )[0, len(prompt) :].tolist()
     new = caw.generate(model, tokenizer, [prompt], watermark=watermark, max_new_tokens=30).sequences[0]
     assert new == out[: len(new)] and len(new) > 5
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_look_ahead_with_an_evaluator(model: Any, do_sample: bool) -> None:
+    """CAW over tournament layers: every branching writes the same text, theta 0 the model's own."""
+    from caw.evaluator import Evaluator, FeatureSpec
+    from caw.policies import CapacityPolicy
+
+    torch.manual_seed(1)
+    evaluator = Evaluator(FeatureSpec(), hidden=8)
+    watermark, prompts = SynthID(KEYS), [[5, 6], [7, 7, 3], [11, 3, 96, 0, 2]]
+    policy = CapacityPolicy(evaluator, theta=0.9, beta=2.0)
+    options: dict[str, Any] = {"max_new_tokens": 30, "do_sample": do_sample, "seed": 3}
+    tree = run(model, prompts, watermark, policy, **options)
+    assert tree.changed > 5
+    for branching in ("sequential", "batch"):
+        assert run(model, prompts, watermark, policy, branching=branching, **options).tokens == tree.tokens
+    plain = run(model, prompts, **options).tokens
+    assert run(model, prompts, watermark, CapacityPolicy(evaluator, theta=0.0, beta=2.0), **options).tokens == plain
+    assert tree.tokens != plain

@@ -187,3 +187,28 @@ def test_demo_model_token_for_token(demo: tuple[Any, Any], seeding: str, width: 
         expected = theirs(model, prompt, watermark, 40)
         cut = next((i + 1 for i, t in enumerate(expected) if t in ends), len(expected))
         assert new == expected[:cut]
+
+
+def test_context_aware_marking_in_this_format(model: Any) -> None:
+    """CAW with the lists of transformers: all branchings alike, theta 0 the model's own text, its detector reads it."""
+    from caw.evaluator import Evaluator, FeatureSpec
+    from caw.policies import CapacityPolicy
+
+    torch.manual_seed(2)
+    evaluator = Evaluator(FeatureSpec(), hidden=8)
+    for seeding, width in SCHEMES[::3]:
+        watermark = KGW(key=9, delta=6.0, seeding=seeding, context_width=width, format="transformers")
+        prompts, policy = [[5, 6, 7, 8], [11, 3, 96, 0, 2]], CapacityPolicy(evaluator, theta=0.9, beta=2.0)
+        tree = run(model, prompts, watermark, policy, max_new_tokens=60)
+        for branching in ("sequential", "batch"):
+            assert run(model, prompts, watermark, policy, max_new_tokens=60, branching=branching).tokens == tree.tokens
+        unmarked = run(model, prompts, watermark, CapacityPolicy(evaluator, theta=0.0), max_new_tokens=60)
+        assert unmarked.tokens == run(model, prompts, max_new_tokens=60).tokens
+        config = copy.deepcopy(model.config)
+        config.bos_token_id = VOCABULARY
+        detector = WatermarkDetector(config, "cpu", config_of(watermark))
+        for ids in tree.tokens:
+            found = detector(torch.tensor([ids]), return_dict=True)
+            ours = caw.detect(ids, None, watermark.with_vocabulary(VOCABULARY), mode="compat")
+            assert_close(ours.z_score, found.z_score[0], "float64")
+            assert ours.z_score > 2
