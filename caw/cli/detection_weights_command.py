@@ -14,7 +14,8 @@ from rich.table import Table
 from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import open_lines
-from caw.detection.estimate_weights import estimate_weights
+from caw.detection.estimate_weights import estimate_weights, weights_by_kind
+from caw.detection.weights import TokenWeights
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
 from caw.watermarks import Watermark
@@ -22,13 +23,19 @@ from caw.watermarks import Watermark
 
 def detection_weights(
     tokenizer: Annotated[str, typer.Option(help="Of the model that wrote the texts; the table is for it.")],
-    input: Annotated[
-        str, typer.Option("--input", "-i", help="JSONL of marked texts, as `caw generate` writes them; - is stdin.")
-    ],
-    config: Annotated[
-        Path, typer.Option("--config", help="YAML file of the watermarks (keys) of the texts, as for `caw detect`.")
-    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Table to write, a .safetensors file.")],
+    input: Annotated[
+        str | None,
+        typer.Option("--input", "-i", help="JSONL of marked texts, as `caw generate` writes them; - is stdin."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="YAML file of the watermarks (keys) of the texts, as for `caw detect`."),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(help="Instead of texts: a table whose kinds of tokens this tokenizer's shall weigh as."),
+    ] = None,
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
     prior: Annotated[
         float | None, typer.Option(help="Evidence that a rare token borrows from its kind [what fits best].", min=1)
@@ -45,14 +52,26 @@ def detection_weights(
     - CAW_KEY=practice caw generate --model smollm2-135m --policy capacity -i prompts.jsonl -o practice.jsonl
     - caw detection-weights --tokenizer smollm2-135m -i practice.jsonl --config keys.yaml -o weights.safetensors
     - caw detect --tokenizer smollm2-135m --weights weights.safetensors essay.txt
+    - caw detection-weights --tokenizer ./my-model --like smollm2-135m -o my.safetensors
     """
+    bad = 0
     with user_errors():
-        marks = {mark.key_id: mark for mark in read_candidates(config).values()}
-        texts, bad = read_texts(input, field, marks)
-        loaded = load_tokenizer(tokenizer)
-        table = estimate_weights(
-            texts, loaded, len(loaded), prior, {"tokenizer": tokenizer, "command": shlex.join(["caw", *sys.argv[1:]])}
-        )
+        about = {"tokenizer": tokenizer, "command": shlex.join(["caw", *sys.argv[1:]])}
+        if like is not None:
+            if input is not None or config is not None:
+                raise ValueError(
+                    "--like takes a table instead of texts, got --input or --config as well; leave them out"
+                )
+            table = weights_by_kind(TokenWeights.load(like), load_tokenizer(tokenizer), about)
+        else:
+            if input is None or config is None:
+                raise ValueError(
+                    "expected --input and --config, or --like, got neither; give the marked texts and keys"
+                )
+            marks = {mark.key_id: mark for mark in read_candidates(config).values()}
+            texts, bad = read_texts(input, field, marks)
+            loaded = load_tokenizer(tokenizer)
+            table = estimate_weights(texts, loaded, len(loaded), prior, about)
         table.save(output)
         _show(table.provenance)
         complain(f"wrote {output}")
@@ -87,4 +106,5 @@ def _show(about: dict[str, Any]) -> None:
     for kind, mean in about["mean_by_kind"].items():
         table.add_row(kind, f"{mean:.3f}")
     Console().print(table)
-    Console().print(f"{about['tokens']} tokens of keys {', '.join(about['key_ids'])}", highlight=False)
+    whence = f"{about['tokens']} tokens" if "tokens" in about else f"kinds of {about['by_kind_from']}"
+    Console().print(f"{whence}, keys {', '.join(about['key_ids'])}", highlight=False)

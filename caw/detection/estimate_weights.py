@@ -121,6 +121,7 @@ def estimate_weights(
     sums, counts = sums.sum(axis=0), counts.sum(axis=0)
     means = means_of(sums, counts, kinds, prior)
     weights = information(means, next(iter(texts)))
+    null = getattr(next(iter(texts)), "green_fraction", 1.0)
     levels = levels_of(weights)
     seen = counts > 0
     default = int(np.rint(np.average(levels[seen], weights=counts[seen]))) if seen.any() else MOST // 2
@@ -129,6 +130,7 @@ def estimate_weights(
         "watermark": next(iter(texts)).name,
         "tokens": int(counts.sum()),
         "prior": prior,
+        "null_mean": round(float(null), 6),
         "mean_by_kind": {
             name: round(float(sums[kinds == k].sum() / counts[kinds == k].sum()), 4)
             for k, name in enumerate(KINDS)
@@ -136,3 +138,22 @@ def estimate_weights(
         },
     }
     return TokenWeights(levels, max(1, default), {**about, **(provenance or {})})
+
+
+def weights_by_kind(table: TokenWeights, tokenizer: Any, provenance: dict[str, Any] | None = None) -> TokenWeights:
+    """A table for another tokenizer: each of its tokens weighs what tokens of its kind weigh in `table`.
+
+    Raises ValueError for a table that does not say how its kinds scored.
+    """
+    means, null = table.provenance.get("mean_by_kind"), table.provenance.get("null_mean")
+    if not isinstance(means, dict) or not isinstance(null, (int, float)):
+        raise ValueError("expected a table made by estimate_weights, got one without means by kind; make it again")
+    average = float(np.mean(list(means.values())))
+    of_kind = np.array([means.get(name, average) for name in KINDS])
+    by_kind = special.logit(of_kind) - special.logit(null) if null < 1 else 1 - 1 / of_kind
+    levels = levels_of(np.maximum(by_kind, 0))
+    inherited = ("key_ids", "watermark", "mean_by_kind", "null_mean", "model", "policy")
+    about: dict[str, Any] = {name: table.provenance[name] for name in inherited if name in table.provenance}
+    about["by_kind_from"] = table.provenance.get("model", "another table")
+    about.update(provenance or {})
+    return TokenWeights(levels[token_kinds(tokenizer, len(tokenizer))], max(1, int(levels.mean())), about)

@@ -178,6 +178,9 @@ def test_detection_weights(model: str, tmp_path: Path) -> None:
     command = ["detection-weights", "--tokenizer", model, "-i", str(source), "--config", str(config), "-o", str(table)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0 and "kind of token" in result.stdout, result.stderr
+    like = ["detection-weights", "--tokenizer", model, "--like", str(table), "-o", str(tmp_path / "like.safetensors")]
+    assert CliRunner().invoke(app, like).exit_code == 0
+    assert CliRunner().invoke(app, like[:3] + like[5:]).exit_code == 2
     source.write_text(json.dumps({**rows[0], "key_id": "00000000"}) + "\n" + json.dumps(rows[1]) + "\n")
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1 and "key_id must be one of --config's" in result.stderr

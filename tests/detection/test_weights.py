@@ -20,6 +20,7 @@ from caw.detection.estimate_weights import (
     information,
     kind_of,
     means_of,
+    weights_by_kind,
 )
 from caw.detection.weights import MOST, TokenWeights, levels_of, shipped
 from caw.testing import assert_close
@@ -168,6 +169,11 @@ def test_a_table_from_marked_texts() -> None:
     weights = estimate_weights(texts, tokenizer, len(tokenizer))
     assert weights.levels[digits].mean() < 0.4 * weights.levels.mean()
     assert weights.provenance["key_ids"] == sorted(w.key_id for w in texts)
+    other = weights_by_kind(weights, tokenizer)
+    assert len(np.unique(other.levels)) <= len(KINDS) and other.levels[digits].mean() < other.levels.mean()
+    assert other.provenance["key_ids"] == weights.provenance["key_ids"]
+    with pytest.raises(ValueError, match="without means by kind"):
+        weights_by_kind(table([1]), tokenizer)
     with pytest.raises(ValueError, match="expected texts of one watermark and gamma"):
         estimate_weights({KGW(key=1): [[1, 2]], KGW(key=1, gamma=0.5): [[1, 2]]}, tokenizer, 10)
     with pytest.raises(ValueError, match="got none; give longer ones"):
