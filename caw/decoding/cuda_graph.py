@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 # steps taken before the capture: they compile Triton kernels, load modules and let libraries allocate what they keep
-WARM_UP = 3
+WARM_UP = 2
 
 
 class CapturedStep:
-    """Calls `step`; from the fourth call on by replaying a graph of it.
+    """Calls `step`; from the third call on by replaying a graph of it.
 
     The first calls are real steps whose results count, so warming up costs no work twice. Where the step cannot be
     captured (a model that reads back from the device, as mixtures of experts may), a warning says why and every call

@@ -199,7 +199,7 @@ def test_replay_of_other_architectures(name: str) -> None:
 
 
 class Replayed:
-    """Stands for CapturedStep: three calls as they are, one recorded, the rest replays."""
+    """Stands for CapturedStep: a few calls as they are, one recorded, the rest replays."""
 
     def __init__(self, step: Any) -> None:
         self.step, self.calls, self.graph = step, 0, None

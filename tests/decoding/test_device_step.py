@@ -14,7 +14,7 @@ from decoding.test_step import POLICIES, PROMPTS, SAMPLING, WATERMARKS, capacity
 
 import caw
 from caw import ops
-from caw.decoding.cuda_graph import CapturedStep
+from caw.decoding.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.rounds import ROUND, Rounds, SingleSteps
 from caw.decoding.settings import DecodeSettings
 from caw.decoding.slots import Decoder
@@ -192,15 +192,15 @@ class FakeGraph:
 
 
 def test_capture_comes_after_the_warm_up_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three real steps, one capture, replays from then on; both ends of it are told."""
+    """Real steps, one capture, replays from then on; both ends of it are told."""
     calls, told, graphs = [], [], []
     step = CapturedStep(lambda: calls.append("step"), "batch 8, 2 candidates", told.append)
     monkeypatch.setattr(step, "_side_stream", lambda run: run())
     monkeypatch.setattr(step, "_record", lambda: graphs.append(FakeGraph()) or graphs[0])
     for _ in range(6):
         step()
-    assert calls == ["step"] * 3
-    assert [g.replays for g in graphs] == [3]
+    assert calls == ["step"] * WARM_UP
+    assert [g.replays for g in graphs] == [6 - WARM_UP]
     assert told == ["capturing a CUDA graph (batch 8, 2 candidates)", ""]
 
 
