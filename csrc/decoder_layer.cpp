@@ -182,7 +182,7 @@ void keep(const Tensor& own, const Tensor& scratch, int64_t slot, const Shape& a
 void check_scratch(const char* name, const Tensor& t, const Shape& at, int64_t slot) {
   require(t.dim() == 4 && t.size(0) >= at.batch && t.size(2) == at.kv_heads && t.size(3) == at.dim,
       std::string(name) + " must have shape [B, slots, HK, D], got " + shape_of(t));
-  require(slot >= 0 && slot + at.candidates <= t.size(1), "slot must leave room for the candidates in " +
+  require(slot >= 0 && slot <= t.size(1) - at.candidates, "slot must leave room for the candidates in " +
       std::string(name) + ", got " + std::to_string(slot));
   require(t.scalar_type() == at.scalar && (t.stride(3) == 1 || at.dim == 1),
       std::string(name) + " must have hidden's dtype and be dense in its last dimension");
