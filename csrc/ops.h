@@ -22,6 +22,11 @@ Tensor evaluate_capacity(const Tensor& features, const std::vector<Tensor>& weig
 Tensor select_candidate(const Tensor& candidates, const Tensor& needs, const Tensor& counts, const Tensor& strength,
     int64_t rule, double full);
 
+std::tuple<Tensor, Tensor, Tensor> evaluator_step(const std::vector<Tensor>& probs, const std::vector<Tensor>& weights,
+    const Tensor& candidates, const Tensor& needs, const Tensor& counts, const Tensor& pending,
+    const Tensor& pending_strength, const Tensor& pending_capacity, int64_t k, int64_t transform, double theta,
+    double beta, int64_t rule, double full, const std::optional<Tensor>& extra);
+
 std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, const Tensor& ids, const Tensor& race,
     const Tensor& scores, const Tensor& context, int64_t key, int64_t scheme, int64_t threshold, double full,
     double max_strength);

@@ -8,6 +8,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("commit_kv", TORCH_BOX(&caw::commit_kv));
   m.impl("evaluate_capacity", TORCH_BOX(&caw::evaluate_capacity));
   m.impl("select_candidate", TORCH_BOX(&caw::select_candidate));
+  m.impl("evaluator_step", TORCH_BOX(&caw::evaluator_step));
   m.impl("enumerate_candidates", TORCH_BOX(&caw::enumerate_candidates));
   m.impl("score_tokens", TORCH_BOX(&caw::score_tokens));
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));

@@ -137,19 +137,71 @@ def words() -> Any:
     return ops.generator_words(tensor([n], torch.int64, 10**9), tensor([n], torch.int64, 10**4))
 
 
+def step() -> Any:
+    batch, width, positions, k, hidden = (
+        size(),
+        size(),
+        random.choice([0, 1, 3, 4]),
+        random.choice([0, 1, 7, 9]),
+        size(),
+    )
+    added = random.choice([0, 0, 3])
+    inputs = positions * k + added
+    shapes = [[inputs], [inputs], [hidden, inputs], [hidden], [hidden, hidden], [hidden], [1, hidden], [1]]
+    return ops.evaluator_step(
+        [tensor([batch, random.choice([k, k, 16])], torch.float32) for _ in range(positions)],
+        [tensor(shape, torch.float32) for shape in shapes], tensor([batch, width], torch.int64),
+        tensor([batch, width], torch.float32), tensor([batch], torch.int64), tensor([batch], torch.int64),
+        tensor([batch], torch.float32), tensor([batch], torch.float32), random.choice([k, k, k, number()]),
+        random.choice([0, 1, 2, 3, -1]), random.choice(REALS), random.choice(REALS), random.choice([0, 1, 2, 3]),
+        random.choice(REALS), tensor([batch, added], torch.float32) if added else None,
+    )  # fmt: skip
+
+
+def linear() -> Any:
+    rows, inputs, outputs, dtype = size(), size(), size(), random.choice(FLOATS)
+    bias = tensor([outputs], dtype) if random.random() < 0.5 else None
+    return ops.small_linear(tensor([rows, inputs], dtype), tensor([outputs, inputs], dtype).contiguous(), bias)
+
+
+def layer() -> Any:
+    batch, slots, kv_heads, group, dim, width = (
+        size(),
+        size(),
+        random.choice([1, 2]),
+        random.choice([1, 3]),
+        size(),
+        size(),
+    )
+    wide, places, dtype = size(), size(), random.choice(FLOATS)
+    heads, dim = kv_heads * group, dim // 2 * 2
+    matrices = [[heads * dim, width], [kv_heads * dim, width], [kv_heads * dim, width], [width, heads * dim]]
+    shapes = [
+        [width],
+        *matrices,
+        [width],
+        [wide, width],
+        [wide, width],
+        [width, wide],
+        *random.choice([[], [[dim]] * 2]),
+    ]
+    weights = [
+        tensor(shape, dtype).contiguous() if random.random() < 0.98 else tensor(shape, dtype) for shape in shapes
+    ]
+    biases = [tensor([shapes[i][0]], dtype) if random.random() < 0.3 else None for i in (1, 2, 3, 4, 6, 7, 8)]
+    cache, scratch = [batch, kv_heads, places, dim], [batch, slots + 1, kv_heads, dim]
+    return ops.decoder_layer(
+        tensor([batch, slots, width], dtype), tensor([batch, slots, dim], dtype), tensor([batch, slots, dim], dtype),
+        tensor(cache, dtype), tensor(cache, dtype), tensor(scratch, dtype), tensor(scratch, dtype),
+        random.choice([0, 1, 1, number()]), tensor([batch], torch.int64, places + 1), weights, biases,
+        random.choice([1e-5, *REALS]), random.choice(REALS), random.choice([None, 1, 5, 0, 2**40]),
+    )  # fmt: skip
+
+
 CALLS: list[Callable[[], Any]] = [
-    topk,
-    attention,
-    commit,
-    evaluate,
-    select,
-    enumerate_,
-    score,
-    noise,
-    lists,
-    members,
-    words,
-]
+    topk, attention, commit, evaluate, select, step, enumerate_, score, noise, lists, members, words, linear, layer,
+]  # fmt: skip
+LEAST = 40  # calls of each, however slow the machine
 
 
 def main(seconds: float, seed: int) -> None:
@@ -157,9 +209,10 @@ def main(seconds: float, seed: int) -> None:
     torch.manual_seed(seed)
     torch.set_num_threads(2)
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        call = random.choice(CALLS)
+    end, done = time.monotonic() + seconds, 0
+    while time.monotonic() < end or done < LEAST * len(CALLS):
+        call = CALLS[done % len(CALLS)]
+        done += 1
         try:
             call()
             counts[call.__name__, "returned"] += 1

@@ -13,6 +13,7 @@ import pytest
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.evaluator_step_ref import TRANSFORMS, evaluator_step_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
@@ -161,6 +162,56 @@ def test_evaluate_capacity() -> None:
         assert bool(ops.evaluate_capacity(torch.full_like(features, torch.nan), weights).isnan().all())
     with pytest.raises(RuntimeError, match=r"W3 must have shape \[1, 1\], got \[2, 1\]"):
         ops.evaluate_capacity(features, [*weights[:6], torch.zeros(2, 1), weights[7]])
+
+
+def step_case(batch: int, positions: int, k: int, hidden: int, width: int, extra: int = 0) -> list[Any]:
+    """Tensors of evaluator_step: sorted probabilities with empty tails, a network that spreads its capacities."""
+    probs = [(torch.randn(batch, k + 3) * 3).softmax(1).sort(descending=True).values for _ in range(positions)]
+    probs[-1][:, k // 2 :] = 0
+    size = positions * k + extra
+    shapes = [(size,), (size,), (hidden, size), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+    weights = [torch.randn(s) / max(1, s[-1]) ** 0.5 for s in shapes]
+    weights[1] = weights[1].abs() + 0.5
+    ladder = [torch.randint(0, 9, (batch, width)), torch.randint(-3, 4, (batch, width)).float() / 2]
+    counts, pending = torch.randint(1, width + 1, (batch,)), torch.randint(-2, 3, (batch,))
+    return [probs, weights, *ladder, counts, pending, torch.rand(batch), torch.rand(batch)]
+
+
+@pytest.mark.parametrize("transform", range(len(TRANSFORMS)), ids=TRANSFORMS)
+@pytest.mark.parametrize("rule", [0, 1, 2])
+def test_evaluator_step(rule: int, transform: int) -> None:
+    sizes = ((0, 3, 100, 128, 2, 0), (1, 3, 100, 128, 2, 9), (33, 4, 37, 19, 7, 1), (5, 1, 1, 1, 1, 0))
+    for batch, positions, k, hidden, width, added in sizes:
+        case = step_case(batch, positions, k, hidden, width, added)
+        extra = torch.randn(batch, added) if added else None
+        for theta, beta in ((0.7, 1.5), (0.0, 1.0), (1.0, 0.0)):
+            rest = (k, transform, theta, beta, rule, 4.0, extra)
+            got, expected = ops.evaluator_step(*case, *rest), evaluator_step_ref(*case, *rest)
+            assert_close(got[0], expected[0], "evaluator")
+            assert_close(got[1], expected[1], "evaluator")
+            # the choice is that of the strength it was made with, which may differ in its last digit
+            assert torch.equal(got[2], select_candidate_ref(*case[2:5], got[1], rule, 4.0))
+
+
+def test_evaluator_step_of_nan_marks_nothing_and_refuses_what_does_not_fit() -> None:
+    case = step_case(3, 2, 5, 4, 3)
+    case[0][1][1] = torch.nan
+    case[5].fill_(-1)
+    capacity, strength, choice = ops.evaluator_step(*case, 5, 1, 0.7, 9.0, 2, 1.0)
+    assert capacity.isnan().tolist() == strength.isnan().tolist() == [False, True, False]
+    assert choice[1] == 0
+    for index, bad, message in (
+        (0, [], "probs must hold one tensor a window position, got none"),
+        (0, [case[0][0], case[0][1][:, :4]], r"probs must have shape \[3, >= k\] with k >= 1, got \[3, 4\] for k 5"),
+        (1, case[1][:7], "weights must be mean, scale, W1, b1, W2, b2, W3, b3, got 7 tensors"),
+        (5, case[5][:2], r"pending must have shape \[3\], got \[2\]"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            ops.evaluator_step(*case[:index], bad, *case[index + 1 :], 5, 1, 0.7, 9.0, 2, 1.0)
+    with pytest.raises(RuntimeError, match=r"mean must have shape \[12\], got \[10\]"):
+        ops.evaluator_step(*case, 5, 1, 0.7, 9.0, 2, 1.0, torch.zeros(3, 2))
+    with pytest.raises(RuntimeError, match=r"extra must have shape \[3, X\], got \[2, 2\]"):
+        ops.evaluator_step(*case, 5, 1, 0.7, 9.0, 2, 1.0, torch.zeros(2, 2))
 
 
 @pytest.mark.parametrize("rule", [0, 1, 2])
