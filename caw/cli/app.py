@@ -14,6 +14,7 @@ from caw.cli.evaluate_command import evaluate
 from caw.cli.generate_command import generate
 from caw.cli.label_command import label
 from caw.cli.train_evaluator_command import train_evaluator_command
+from caw.cli.tune_command import tune_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,6 +54,7 @@ app.command()(detect)
 app.command("detection-weights")(detection_weights)
 app.command()(label)
 app.command("train-evaluator")(train_evaluator_command)
+app.command("tune")(tune_command)
 app.add_typer(evaluate, name="evaluate")
 
 

@@ -1,0 +1,149 @@
+"""`caw tune`: theta and beta of the capacity policy, for one's own prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from caw.cli import options as opt
+from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.cli.generate_command import read_jobs
+from caw.decoding.settings import DecodeSettings
+from caw.evaluation.tune import Point, Tuned, Tuner, encode, plot, tune
+from caw.models import load_model
+from caw.policies import CapacityPolicy
+
+TARGET, OUTPUT = "Target", "Output"
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+def tune_command(
+    model: Annotated[str, typer.Option(help="smollm2-135m, a .gguf file, a folder or a hub id.")],
+    input: Annotated[
+        str | None, typer.Option("--input", "-i", help='JSONL, a prompt a line: {"prompt": ...}; - is stdin.')
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="One prompt; several say more.")] = None,
+    field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
+    max_prompts: Annotated[int, typer.Option(help="Use the first so many.", min=1)] = 16,
+    protect: Annotated[
+        float | None, _option(TARGET, "Share of tokens that shall stay unmarked.", metavar="SHARE")
+    ] = None,
+    power: Annotated[
+        float | None, _option(TARGET, "Share of marked texts that shall be found.", metavar="SHARE")
+    ] = None,
+    fpr: Annotated[float, _option(TARGET, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
+    tokens: Annotated[
+        int | None, _option(TARGET, "Length of the texts that --power is about [--max-new-tokens].", min=1)
+    ] = None,
+    beta: Annotated[
+        float | None, _option(TARGET, "Strength where a token has no importance [1]; with both targets it is chosen.")
+    ] = None,
+    watermark: opt.MarkName = "kgw",
+    key: opt.Key = None,
+    gamma: opt.Gamma = None,
+    delta: opt.Delta = None,
+    seeding: opt.Seeding = None,
+    context_width: opt.ContextWidth = None,
+    top_k_exp: opt.TopKExp = None,
+    strength_exp: opt.StrengthExp = None,
+    evaluator: opt.EvaluatorName = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest text.", rich_help_panel=opt.DECODING)] = 200,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.", rich_help_panel=opt.DECODING)
+    ] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample; else greedy.", rich_help_panel=opt.DECODING)
+    ] = False,
+    temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was found.", "--json")] = None,
+    plot_file: Annotated[Path | None, _option(OUTPUT, "Image file of the curve.", "--plot")] = None,
+    dtype: opt.DType = "auto",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Choose theta (and beta) for `caw generate --policy capacity` on your own prompts.
+
+    --protect SHARE: the theta that leaves this share of tokens unmarked; one unwatermarked pass, no key needed.
+    --power SHARE: the most protection whose mark is still found in this share of texts, at --fpr. With both, theta
+    comes from --protect and the least beta that reaches --power is chosen; beta multiplies the watermark's full
+    strength (delta of kgw and unigram). Power takes up to five runs over the prompts; exit code 1 if no setting
+    reaches it.
+
+    Examples:
+
+    - caw tune --model smollm2-135m --input prompts.jsonl --chat --protect 0.6
+    - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3 --plot curve.png
+    - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
+    """
+    with user_errors():
+        if protect is not None and power is not None and beta is not None:
+            raise ValueError("--protect and --power together choose beta, got --beta as well; leave one out")
+        for path in (json_file, plot_file):
+            if path is not None and not path.parent.is_dir():
+                raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
+        mark = None
+        if power is not None:
+            mark = opt.build_watermark(
+                watermark, key,
+                {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
+                 "top-k-exp": top_k_exp, "strength-exp": strength_exp},
+            )  # fmt: skip
+        policy = opt.build_policy("capacity", {"evaluator": evaluator, "beta": beta}, model)
+        assert isinstance(policy, CapacityPolicy)
+        DecodeSettings(max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)  # refused before loading
+        jobs, bad = read_jobs(prompt, input, field)
+        if not jobs:
+            raise ValueError("expected at least one prompt, got none; give --input or --prompt")
+        network, tokenizer = load_model(model, device=opt.prepare_device(device, threads), dtype=dtype)
+        ids = encode(network, tokenizer, [job.prompt for job in jobs[:max_prompts]], chat=chat)
+        settings = {"max_new_tokens": max_new_tokens, "do_sample": sample, "temperature": temperature, "seed": seed}
+        tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens)
+        tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
+        _show(tuned)
+        if json_file:
+            about = {
+                "model": model, "watermark": opt.describe(mark), "fpr": fpr, "length": tuner.tokens,
+                "wanted": {"protected": protect, "power": power}, "settings": {**settings, "chat": chat},
+            }  # fmt: skip
+            json_file.write_text(json.dumps({**tuned.as_dict(), **about}, indent=1) + "\n")
+            complain(f"wrote {json_file}")
+        if plot_file:
+            plot(tuned, plot_file)
+            complain(f"wrote {plot_file}")
+        if not tuned.reached:
+            complain(
+                f"no setting tried reaches power {power}, the strongest has {tuned.chosen.power}; raise --beta, "
+                "--tokens or --fpr, or protect less"
+            )
+    if bad or not tuned.reached:
+        raise typer.Exit(BAD_LINES)
+
+
+def _show(tuned: Tuned) -> None:
+    """The curve, what was tried beyond it, and the choice."""
+    table = Table("theta", "beta", "protected", "power", "found", "mean score", "changed", "")
+    rows = {(p.theta, p.beta): p for p in (*tuned.curve, *tuned.tried, tuned.chosen)}
+    for point in sorted(rows.values(), key=lambda p: (p.theta, p.beta)):
+        table.add_row(*_cells(point), "chosen" if point == tuned.chosen and tuned.reached else "")
+    Console().print(table)
+    if tuned.reached:
+        Console().print(
+            f"--theta {tuned.chosen.theta} --beta {tuned.chosen.beta}: {tuned.chosen.protected:.0%} of "
+            f"{tuned.tokens} tokens of {tuned.prompts} prompts stay unmarked",
+            highlight=False,
+        )
+
+
+def _cells(point: Point) -> list[str]:
+    measured = (point.power, point.found, point.score, point.changed)
+    figures = ["" if value is None else f"{value:.3f}" for value in measured]
+    return [f"{point.theta:.4f}", f"{point.beta:g}", f"{point.protected:.3f}", *figures]

@@ -1,0 +1,233 @@
+"""Choose theta and beta of the capacity policy on one's own prompts.
+
+One unwatermarked pass gives the capacity of every token the model writes, and with it the share of tokens that each
+theta protects. How well the mark is then found takes watermarked texts: a handful of short runs, chosen by bisection,
+because more theta (less protection) and more beta (a stronger mark) can only make the mark easier to find.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw.decoding.prompts import encode_prompts
+from caw.detection import Detector
+from caw.detection.power import expected_power
+from caw.evaluator import Evaluator
+from caw.evaluator.labels import EncodedText, LabelledText
+from caw.evaluator.teacher import record_encoded
+from caw.evaluator.train import predict
+from caw.generate import generate
+from caw.policies import CapacityPolicy
+from caw.policies.capacity import CAPACITY_FLOOR
+from caw.watermarks import Watermark
+
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # protected; the curve, and the thetas that are tried
+BETAS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting. protected: share of the unwatermarked tokens that keep strength 0. The rest is known only where
+    texts were generated: power, expected share of texts found (see `power.expected_power`: somewhat hopeful, because
+    it takes all texts for alike); found, the share found among those texts; score, mean of the tokens that count;
+    changed, share of tokens that are not the model's own choice."""
+
+    theta: float
+    beta: float
+    protected: float
+    power: float | None = None
+    found: float | None = None
+    score: float | None = None
+    changed: float | None = None
+
+
+@dataclass
+class Tuned:
+    """The chosen setting (the last one tried if the wanted power was not reached), and the curve by theta."""
+
+    chosen: Point
+    reached: bool
+    curve: list[Point]
+    tried: list[Point] = field(default_factory=list)
+    prompts: int = 0
+    tokens: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Tuner:
+    """What all settings share.
+
+    Args:
+        model, tokenizer: as `caw.load_model` gives them. prompts: token ids, a list each.
+        evaluator: the network behind the policy.
+        options: of `caw.generate` (max_new_tokens, do_sample, ...), the same for every run.
+        watermark: needed for power only. fpr, tokens: power is the share of texts of `tokens` tokens found at `fpr`.
+    """
+
+    model: Any
+    tokenizer: Any
+    prompts: Sequence[Sequence[int]]
+    evaluator: Evaluator
+    options: dict[str, Any]
+    watermark: Watermark | None = None
+    fpr: float = 1e-3
+    tokens: int = 200
+
+    def __post_init__(self) -> None:
+        self.capacities = self._capacities()
+
+    def _capacities(self) -> np.ndarray:
+        """Capacity of every token of the unwatermarked texts, ascending."""
+        out = generate(self.model, self.tokenizer, list(self.prompts), return_trace=False, **self.options)
+        coded = [
+            EncodedText(
+                LabelledText("prompts", "tune", i, "", "", ()), (*prompt, *new), len(prompt), (False,) * len(new)
+            )
+            for i, (prompt, new) in enumerate(zip(self.prompts, out.sequences, strict=True))
+            if new
+        ]
+        if not coded:
+            raise ValueError("expected prompts that the model continues, it wrote nothing; give others")
+        with tempfile.TemporaryDirectory(prefix="caw-tune-") as folder:
+            positions = record_encoded(self.model, coded, Path(folder), progress=False)
+            spec, table = self.evaluator.spec, self.evaluator.token_class
+            capacity = predict(self.evaluator, positions.features(spec, np.arange(len(positions)), table))
+        return np.sort(np.clip(capacity, CAPACITY_FLOOR, 1 - CAPACITY_FLOOR))
+
+    def protected(self, theta: float) -> float:
+        """Share of the unwatermarked tokens whose capacity is at least theta."""
+        return float(np.mean(self.capacities >= theta))
+
+    def theta_for(self, share: float) -> float:
+        """The greatest theta, cut to 4 digits, that protects at least this share; 1 for share 0."""
+        needed = math.ceil(share * len(self.capacities) - 1e-9)
+        if needed <= 0:
+            return 1.0
+        return math.floor(float(self.capacities[-needed]) * 1e4) / 1e4
+
+    def point(self, theta: float, beta: float) -> Point:
+        """The setting without texts."""
+        return Point(theta, beta, round(self.protected(theta), 4))
+
+    def measure(self, theta: float, beta: float) -> Point:
+        """Generate with this setting and see how well it is found."""
+        assert self.watermark is not None
+        policy = CapacityPolicy(self.evaluator, theta, beta)
+        out = generate(
+            self.model, self.tokenizer, list(self.prompts), watermark=self.watermark, policy=policy, **self.options
+        )
+        texts = [np.array(s, dtype=np.int64) for s in out.sequences if s]
+        detector = Detector(None, self.watermark, self.fpr)
+        scored = list(detector.score(texts))
+        counted = sum(int(s.counted.sum()) for s in scored)
+        length = sum(len(t) for t in texts)
+        score = sum(float(s.values[s.counted].sum()) for s in scored) / max(counted, 1)
+        found = [r.p_value <= self.fpr for r in detector.detect_ids(texts)]
+        choices = [c for trace in out.trace or [] for c in trace.choice]
+        power = expected_power(self.watermark, score, counted * self.tokens / max(length, 1), self.fpr)
+        return Point(
+            theta, beta, round(self.protected(theta), 4), round(power, 4), round(float(np.mean(found)), 4),
+            round(score, 4), round(float(np.mean(np.array(choices) > 0)), 4),
+        )  # fmt: skip
+
+
+def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None, beta: float = 1.0) -> Tuned:
+    """The setting with the wanted share of protected tokens, or the wanted power, or both.
+
+    share alone: theta, without watermarked texts. power alone: the most protection (least theta) that reaches it at
+    this beta. Both: theta from the share, the least beta that reaches the power. At most five runs over the prompts
+    besides the unwatermarked one.
+
+    Raises ValueError for shares outside [0, 1], powers outside (0, 1), and neither given.
+    """
+    if share is None and power is None:
+        raise ValueError("expected a wanted share of protected tokens or a wanted power, got neither; give one")
+    if share is not None and not 0 <= share <= 1:
+        raise ValueError(f"the share of protected tokens must be in [0, 1], got {share}; give e.g. 0.6")
+    if power is not None and not 0 < power < 1:
+        raise ValueError(f"the power must be between 0 and 1, got {power}; give e.g. 0.95")
+    curve = [tuner.point(theta, beta) for theta in (*map(tuner.theta_for, SHARES), 1.0)]
+    about = {"prompts": len(tuner.prompts), "tokens": len(tuner.capacities)}
+    if power is None:
+        assert share is not None
+        return Tuned(tuner.point(tuner.theta_for(share), beta), True, curve, **about)  # type: ignore[arg-type]
+    assert tuner.watermark is not None, "power needs a watermark"
+    if share is not None:
+        theta = tuner.theta_for(share)
+        settings = [(theta, b) for b in BETAS if _allowed(tuner, theta, b)]
+    else:
+        settings = [(theta, beta) for theta in sorted({p.theta for p in curve if p.theta > 0})]
+    tried = _bisect(tuner, settings, power)
+    good = [p for p in tried if p.power is not None and p.power >= power]
+    chosen = min(good, key=lambda p: (p.theta, p.beta)) if good else tried[0]
+    by_theta = {(p.theta, p.beta): p for p in tried}
+    curve = [by_theta.get((p.theta, p.beta), p) for p in curve]
+    return Tuned(chosen, bool(good), curve, tried, **about)
+
+
+def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float) -> list[Point]:
+    """The settings that were tried: the strongest (last) first, then halving towards the weakest that is enough."""
+    tried = [tuner.measure(*settings[-1])]
+    low, high = 0, len(settings) - 1  # the answer is in [low, high] if the strongest is enough
+    while low < high and (tried[0].power or 0.0) >= power:
+        middle = (low + high) // 2
+        tried.append(tuner.measure(*settings[middle]))
+        if (tried[-1].power or 0.0) >= power:
+            high = middle
+        else:
+            low = middle + 1
+    return tried
+
+
+def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
+    """Whether the watermark can be that strong."""
+    assert tuner.watermark is not None
+    try:
+        tuner.watermark.check_strength(CapacityPolicy(tuner.evaluator, theta, beta).max_strength)
+    except ValueError:
+        return False
+    return True
+
+
+def encode(model: Any, tokenizer: Any, prompts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
+    """Token ids of prompts, as `caw.generate` encodes them."""
+    return [list(ids) for ids in encode_prompts(tokenizer, list(prompts), model, chat=chat)]
+
+
+def plot(tuned: Tuned, path: str | Path) -> None:
+    """Share of protected tokens and power over theta (over beta where that was chosen), to an image file.
+
+    Raises ImportError where matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[plot]'`") from error
+    figure = Figure(figsize=(5.5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    by_beta = len({p.beta for p in tuned.tried}) > 1
+    if by_beta:
+        axes.set_xlabel(f"beta (theta {tuned.chosen.theta})")
+    else:
+        axes.set_xlabel(f"theta (beta {tuned.chosen.beta})")
+        curve = sorted(tuned.curve, key=lambda p: p.theta)
+        axes.plot([p.theta for p in curve], [p.protected for p in curve], marker=".", label="protected tokens")
+        axes.axvline(tuned.chosen.theta, color="black", lw=0.8, ls="--", label="chosen")
+    tried = sorted(tuned.tried, key=lambda p: (p.theta, p.beta))
+    place = [p.beta if by_beta else p.theta for p in tried]
+    if tried:
+        axes.plot(place, [p.power or 0.0 for p in tried], marker="o", label="power, expected")
+        axes.plot(place, [p.found or 0.0 for p in tried], marker="x", ls="", label="found among these texts")
+    axes.set(ylabel="share", ylim=(-0.02, 1.02))
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
