@@ -34,8 +34,9 @@ static inline void dot_block(
       asm("" : "+v"(input[m]));  // kept in its register, not loaded again for every row of the weight
     }
     for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(weight + (first + r + 2 * R) * size + k);
-      const __m512bh w = pairs(weight + (first + r) * size + k);
+      const uint16_t* at = weight + (first + r) * size + k;
+      __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead, 0, kSecondLevel);
+      const __m512bh w = pairs(at);
       for (int m = 0; m < M; ++m) total[r * M + m] = _mm512_dpbf16_ps(total[r * M + m], w, input[m]);
     }
   }
