@@ -66,6 +66,7 @@ def test_what_is_written_is_read(name: str, bits: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.slow
 def test_half_marked_texts_are_mended(bits: int) -> None:
     """Of weakly marked texts the symbols alone would often be wrong."""
     right = 0

@@ -32,6 +32,7 @@ def test_expected_power_of_races_against_draws() -> None:
     assert_close(expected_power(watermark, 1.0, 50, 1e-3), 1e-3, "tail")
 
 
+@pytest.mark.slow
 def test_measured_power_of_independent_tokens_is_the_expected_one() -> None:
     """Tokens that are green with probability 0.6 independently: texts of distinct pairs."""
     watermark, rng = KGW(key=1), np.random.default_rng(0)

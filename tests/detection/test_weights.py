@@ -67,6 +67,7 @@ def test_p_values_of_fresh_keys_are_uniform(kind: str) -> None:
     assert stats.binomtest(int((np.array(found) <= 0.05).sum()), 250, 0.05, "greater").pvalue > 1e-6
 
 
+@pytest.mark.slow
 def test_weights_find_what_protected_tokens_hide() -> None:
     """Ids below 50 are never marked, the others half of the time: leaving out the first finds more texts."""
     rng = np.random.default_rng(2)

@@ -109,6 +109,7 @@ def test_p_values() -> None:
     assert stats.binomtest(at_least, len(draws), weighted.p_value).pvalue > 1e-6
 
 
+@pytest.mark.slow
 def test_p_values_of_fresh_keys_are_uniform() -> None:
     rng = np.random.default_rng(1)
     for reading in ("mean", "weighted"):
