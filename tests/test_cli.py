@@ -25,7 +25,7 @@ from caw.evaluator import Evaluator, FeatureSpec
 from caw.models import load_tokenizer
 
 KEY = "correct horse battery staple"
-COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights")
+COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "tune")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,94 @@
+"""`caw evaluate evaluator`: the ablation on known labels, evaluation alone on others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import save_tiny
+from typer.testing import CliRunner
+
+from caw.cli import app
+from caw.evaluation.evaluator_ablation import FIGURES
+from caw.evaluator import FeatureSpec
+from caw.evaluator.pipeline import train_evaluator
+from caw.evaluator.train import TrainSettings
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+    """(model folder, data folder, evaluator) of 40 sums whose numbers are key; labels.jsonl and other.jsonl."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    model = str(save_tiny(folder / "tiny"))
+    for name in ("toy", "other"):
+        (folder / name).mkdir()
+        rows, labels = [], []
+        for i in range(40):
+            answer = f"so {i} is small\n#### {2 * i + 1}"
+            rows.append({"question": f"{i} plus {i + 1}?", "answer": answer})
+            last = answer.index("####") + 5
+            labels.append(
+                {"dataset": name, "split": "train", "index": i, "spans": [[3, 3 + len(str(i))], [last, len(answer)]]}
+            )
+        for path, lines in ((folder / name / "train.jsonl", rows), (folder / f"{name}.jsonl", labels)):
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluator = folder / "tiny.safetensors"
+    spec, settings = FeatureSpec(0, 0), TrainSettings(hidden=8, max_epochs=2)
+    train_evaluator(
+        model,
+        folder / "toy.jsonl",
+        folder,
+        evaluator,
+        spec,
+        settings,
+        positions_folder=folder / "stored",
+        progress=False,
+    )
+    return model, folder, evaluator
+
+
+def run(setup: tuple[str, Path, Path], labels: str, *arguments: str) -> Any:
+    model, folder, _ = setup
+    given = ["evaluate", "evaluator", "--model", model, "--labels", str(folder / labels), "--data-dir", str(folder)]
+    return CliRunner().invoke(app, [*given, *arguments], env={"COLUMNS": "200", "NO_COLOR": "1", "CAW_TRACEBACK": ""})
+
+
+def test_ablation_on_known_labels(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
+    out, table, plot = (tmp_path / name for name in ("out.json", "out.md", "out.png"))
+    done = run(
+        setup, "toy.jsonl", "--evaluator", str(setup[2]), "--positions", str(setup[1] / "stored"), "--seeds", "2",
+        "--transforms", "log", "--window", "no_context", "--max-epochs", "2",
+        "--json", str(out), "--table", str(table), "--plot", str(plot),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert list(found) == ["evaluators"]
+    names = ["no_context_log", "no_context_log_classes", "entropy", "logit_delta", "all_tokens_key"]
+    assert set(found["evaluators"]) == {"capacity", "given", *names}
+    assert all(set(figures) == set(FIGURES) for figures in found["evaluators"].values())
+    assert found["evaluators"]["capacity"] in [found["evaluators"][n] for n in names[:2]]
+    assert "±" in table.read_text() and "2 seeds a variant" in table.read_text() and "capacity" in done.stdout
+    assert plot.stat().st_size > 5000
+
+
+def test_labels_that_training_never_saw_are_only_evaluated(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = run(setup, "other.jsonl", "--evaluator", str(setup[2]), "--json", str(out))
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(out.read_text())["evaluators"]
+    assert list(found) == ["capacity", "entropy", "logit_delta", "all_tokens_key"]
+
+
+def test_bad_input_is_named(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
+    for arguments, message in (
+        (("--transforms", "square"), "--transforms must be of"),
+        (("--window", "window_9"), "--window must be one of"),
+        (("--json", str(tmp_path / "none" / "out.json")), "folder must exist"),
+        (("--no-train",), "needs weights"),
+        (("--evaluator", "nobody"), "evaluator must be"),
+    ):
+        done = run(setup, "toy.jsonl", *arguments)
+        assert done.exit_code == 2 and message in done.stderr, (arguments, done.stderr)
+    assert run(setup, "none.jsonl").exit_code == 2
