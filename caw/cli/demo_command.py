@@ -17,8 +17,8 @@ from caw.models import DEMO_MODEL, load_model
 from caw.policies import CapacityPolicy
 from caw.watermarks import KGW
 
-# chosen by measuring: at this strength the small model still writes sensibly, and 180 tokens are evidence enough
-PROMPT = "Give advice to someone who is moving to a new city."
+# chosen by trying a few: on this prompt the small model does not fall into repetition, plain or marked
+PROMPT = "Describe the water cycle."
 KEY = "caw demo"
 
 
