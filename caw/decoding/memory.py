@@ -20,6 +20,7 @@ from caw.record import RECORD_SIZE
 DEFAULT_SHARE = 0.9  # of what is free
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 FLOAT, INT = 4, 8
+CONTAINER = Path("/sys/fs/cgroup")  # where Linux tells a container's own limits (cgroup v2)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,20 @@ def free_memory(device: torch.device) -> int | None:
         available = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:
         return None
-    return int(available[1]) * 1024 if available else None
+    free = [int(available[1]) * 1024] if available else []
+    return min([*free, *_left_in_container(CONTAINER)], default=None)
+
+
+def _left_in_container(folder: Path) -> list[int]:
+    """What a container's limit leaves, in bytes, counting files it can drop as free; empty if it has no limit."""
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        droppable = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+    except OSError:
+        return []
+    if not limit.isdecimal():  # "max"
+        return []
+    return [max(0, int(limit) - int(used) + (int(droppable[1]) if droppable else 0))]
 
 
 def decoding_needs(

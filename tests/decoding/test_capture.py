@@ -109,6 +109,7 @@ def test_one_dynamo_graph_holds_the_step(llama: Any, watermark: str | None, poli
             same_results(plain, traced)
 
 
+@pytest.mark.slow
 def test_one_graph_for_every_architecture(model: Any) -> None:
     made = [started(model, PROMPTS, kept("top_k"), capacity_policy(model), slots=2) for _ in range(2)]
     (plain_decoder, plain), (_, traced) = made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def test_shares_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_budget(0.5, CPU) == 500
     monkeypatch.setattr(memory, "free_memory", lambda device: None)
     assert memory_budget(None, CPU) is None, "a system that does not say sets no limit"
+
+
+def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    host = free_memory(CPU)
+    assert host is not None
+    for name, text in (("max", "5000\n"), ("current", "3500\n"), ("stat", "anon 7\ninactive_file 200\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert free_memory(CPU) == 1700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert abs((free_memory(CPU) or 0) - host) < host // 2
 
 
 def test_batches_that_fit() -> None:
