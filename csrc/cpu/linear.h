@@ -13,6 +13,9 @@ namespace caw {
 constexpr int64_t kAhead = 20480;
 constexpr int kSecondLevel = 2;  // __builtin_prefetch's locality
 
+// Eight rows of x at a time, or four where eight would not stay in the first-level cache beside the stream of weights.
+constexpr int64_t kFirstLevel = 24 << 10;  // bytes
+
 constexpr int64_t kLinearTile = 32;  // outputs per call: their weights stay in the first-level cache between row blocks
 
 // Memory on a cache line's boundary, contents undefined: a vector load across two lines costs as much as two.

@@ -78,10 +78,11 @@ static void linear(const float* x, int64_t rows, int64_t padded, const void* wei
       _mm256_storeu_si256((__m256i*)(to + k), (__m256i)_mm512_cvtneps_pbh(load(x + m * padded + k)));
     for (; k < stride; ++k) to[k] = 0;
   }
+  const int64_t most = stride * 8 * int64_t(sizeof(uint16_t)) > kFirstLevel ? 4 : 8;
   for (int64_t m = 0; m < rows;) {
     const uint16_t* input = rounded.data() + m * stride;
     float* target = out + m * kLinearTile;
-    switch (rows - m >= 8 ? 8 : rows - m) {
+    switch (rows - m >= most ? most : rows - m) {
       case 1: dot_rows<1>(input, stride, w, size, count, target); m += 1; break;
       case 2: dot_rows<2>(input, stride, w, size, count, target); m += 2; break;
       case 3: dot_rows<3>(input, stride, w, size, count, target); m += 3; break;
