@@ -27,9 +27,27 @@ float read(const void* base, int64_t i, Dtype type) {
   return float(c10::BFloat16(static_cast<const uint16_t*>(base)[i], c10::BFloat16::from_bits()));
 }
 
-void write(void* base, int64_t i, float x, Dtype type) {
-  if (type == kFloat32) static_cast<float*>(base)[i] = x;
-  else static_cast<uint16_t*>(base)[i] = c10::BFloat16(x).x;
+// `count` elements from place `first` on as floats.
+void widen_row(const void* base, int64_t first, int64_t count, Dtype type, float* to) {
+  if (type == kFloat32) {
+    std::memcpy(to, static_cast<const float*>(base) + first, size_t(count) * sizeof(float));
+    return;
+  }
+  const uint16_t* from = static_cast<const uint16_t*>(base) + first;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = uint32_t(from[i]) << 16;
+    std::memcpy(to + i, &bits, sizeof bits);
+  }
+}
+
+// `count` floats, rounded to the type, to place `first` and on.
+void narrow_row(const float* from, int64_t count, Dtype type, void* base, int64_t first) {
+  if (type == kFloat32) {
+    std::memcpy(static_cast<float*>(base) + first, from, size_t(count) * sizeof(float));
+    return;
+  }
+  uint16_t* to = static_cast<uint16_t*>(base) + first;
+  for (int64_t i = 0; i < count; ++i) to[i] = c10::BFloat16(from[i]).x;
 }
 
 // Rows of floats, zeros between `size` and `stride`.
@@ -38,7 +56,7 @@ struct Rows {
   Aligned<float> data;
   Rows(int64_t count, int64_t size) : count(count), size(size), stride(padded_to_lane(size)) {
     data.resize(count * stride);
-    std::fill_n(data.data(), count * stride, 0.0f);
+    for (int64_t i = 0; i < count; ++i) std::fill(row(i) + size, row(i) + stride, 0.0f);
   }
   float* row(int64_t i) { return data.data() + i * stride; }
   const float* row(int64_t i) const { return data.data() + i * stride; }
@@ -130,8 +148,9 @@ void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
 // x * rsqrt(mean(x^2) + eps) * weight
 void normalise(const float* x, const std::vector<float>& weight, double eps, float* out) {
   const size_t size = weight.size();
-  double squares = 0;
-  for (size_t i = 0; i < size; ++i) squares += double(x[i]) * x[i];
+  double sums[4] = {};  // one sum would wait for itself
+  for (size_t i = 0; i < size; ++i) sums[i % 4] += double(x[i]) * x[i];
+  const double squares = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   const float factor = float(1.0 / std::sqrt(squares / double(size) + eps));
   for (size_t i = 0; i < size; ++i) out[i] = x[i] * factor * weight[i];
 }
@@ -161,8 +180,7 @@ Tensor by_head(const Rows& x, const Shape& at, int64_t heads) {
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t c = 0; c < at.candidates; ++c) {
         const float* from = x.row(b * at.candidates + c) + h * at.dim;
-        const int64_t to = ((b * heads + h) * at.candidates + c) * at.dim;
-        for (int64_t d = 0; d < at.dim; ++d) write(base, to + d, from[d], at.type);
+        narrow_row(from, at.dim, at.type, base, ((b * heads + h) * at.candidates + c) * at.dim);
       }
   return out;
 }
@@ -260,7 +278,7 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   const Tensor input = dense(hidden);
   Rows residual(at.rows(), at.width), normed(at.rows(), at.width);
   for (int64_t r = 0; r < at.rows(); ++r) {
-    for (int64_t i = 0; i < at.width; ++i) residual.row(r)[i] = read(input.const_data_ptr(), r * at.width + i, at.type);
+    widen_row(input.const_data_ptr(), r * at.width, at.width, at.type, residual.row(r));
     normalise(residual.row(r), norm1, eps, normed.row(r));
   }
   Rows queries(at.rows(), inner), keys(at.rows(), kv), values(at.rows(), kv);
@@ -275,9 +293,8 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   for (int64_t b = 0; b < at.batch; ++b)
     for (int64_t h = 0; h < at.heads; ++h)
       for (int64_t c = 0; c < at.candidates; ++c)
-        for (int64_t d = 0; d < at.dim; ++d)
-          queries.row(b * at.candidates + c)[h * at.dim + d] =
-              read(mixed.const_data_ptr(), ((b * at.heads + h) * at.candidates + c) * at.dim + d, at.type);
+        widen_row(mixed.const_data_ptr(), ((b * at.heads + h) * at.candidates + c) * at.dim, at.dim, at.type,
+            queries.row(b * at.candidates + c) + h * at.dim);
   multiply(queries, {&o}, {&residual}, true);
 
   for (int64_t r = 0; r < at.rows(); ++r) normalise(residual.row(r), norm2, eps, normed.row(r));
@@ -286,7 +303,7 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   multiply(active, {&down}, {&residual}, true);
   Tensor out = make({at.batch, at.candidates, at.width}, at.scalar);
   for (int64_t r = 0; r < at.rows(); ++r)
-    for (int64_t i = 0; i < at.width; ++i) write(out.mutable_data_ptr(), r * at.width + i, residual.row(r)[i], at.type);
+    narrow_row(residual.row(r), at.width, at.type, out.mutable_data_ptr(), r * at.width);
   return out;
 }
 
