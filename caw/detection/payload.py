@@ -4,9 +4,8 @@ The score of a message is the sum of what counted tokens say under its symbols; 
 read. For one message fixed in advance that sum has the exact null law of a plain watermark (binomial or gamma), so the
 greatest of 2^b is at least x with probability of at most 2^b times the tail at x (Bonferroni): the p-value.
 
-Up to 16 bits every message is tried. Beyond, the likeliest symbols are mended by the Reed-Solomon decoder with 0, 1, 2,
-... of the least reliable bytes erased, and the best of the messages found is taken (generalised minimum distance
-decoding, Forney 1966): not always the best of all, which can only make the p-value larger.
+The code consists of blocks of at most 16 bits, and the score is a sum over blocks: every message of each is tried, and
+the best of all messages found exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from scipy import special
 from caw.detection.statistics import tails
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
-from caw.watermarks.payload import ENUMERATED_BITS, PayloadCode
+from caw.watermarks.payload import PayloadCode
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,17 @@ def read_payload(
     assert code is not None
     sums = np.zeros((code.positions, code.r))
     np.add.at(sums, positions[counted], values[counted])
-    message = _best_of_all(code, sums) if code.bits <= ENUMERATED_BITS else _mended(code, sums)
+    totals = _totals(code, sums)
+    message = 0
+    for block, scores in zip(code.blocks, totals, strict=True):
+        message = message << block.bits | int(np.argmax(scores))  # ties to the smaller one
     symbols = code.symbols(message)
     own = values[np.arange(len(values)), symbols[positions]]
     score, count = float(own[counted].sum()), int(counted.sum())
     null = tails(watermark, np.array([score]), np.array([count]))
     return PayloadReading(
         message=message,
-        confidence=_confidence(code, sums, message, _weight(watermark, score, count)),
+        confidence=_confidence(code, totals, message, _weight(watermark, score, count)),
         values=own,
         score=score,
         count=count,
@@ -71,34 +73,14 @@ def read_payload(
     )
 
 
-def _best_of_all(code: PayloadCode, sums: np.ndarray) -> int:
-    """The message with the greatest score, ties to the smaller one."""
-    return int(np.argmax(_scores_of_all(code, sums)))
-
-
-def _scores_of_all(code: PayloadCode, sums: np.ndarray) -> np.ndarray:
-    out: np.ndarray = sums[np.arange(code.positions), code.all_symbols()].sum(axis=1)
-    return out
-
-
-def _mended(code: PayloadCode, sums: np.ndarray) -> int:
-    """The best message that the decoder finds; the bytes as they are read where it finds none."""
-    ordered = np.sort(sums, axis=1)
-    per_byte = 8 // code.symbol_bits
-    reliability = (ordered[:, -1] - ordered[:, -2]).reshape(-1, per_byte).min(axis=1)
-    word = _bytes_of(code, sums.argmax(axis=1))
-    weakest = np.argsort(reliability, kind="stable").tolist()
-    found = {code.decode_bytes(word, weakest[:erased]) for erased in range(code.parity_bytes + 1)}
-    # no word at all within reach: whatever is read is then no evidence, but a message is needed to say so
-    found.add(int.from_bytes(word[: code.data_bytes], "big") & ((1 << code.bits) - 1))
-    messages = sorted(m for m in found if m is not None)
-    rows = np.arange(code.positions)
-    return max(messages, key=lambda m: float(sums[rows, code.symbols(m)].sum()))
-
-
-def _bytes_of(code: PayloadCode, symbols: np.ndarray) -> bytes:
-    shifts = np.arange(8 - code.symbol_bits, -1, -code.symbol_bits)
-    return bytes((symbols.reshape(-1, len(shifts)) << shifts).sum(axis=1).astype(np.uint8).tolist())
+def _totals(code: PayloadCode, sums: np.ndarray) -> list[np.ndarray]:
+    """Score of every message of each block, float64 [2^bits of the block]; sums: float64 [P, r]."""
+    totals, start = [], 0
+    for block in code.blocks:
+        own = sums[start : start + block.positions]
+        totals.append(own[np.arange(block.positions), block.all_symbols].sum(axis=1))
+        start += block.positions
+    return totals
 
 
 def _weight(watermark: Watermark, score: float, count: int) -> float:
@@ -111,17 +93,14 @@ def _weight(watermark: Watermark, score: float, count: int) -> float:
     return max(0.0, 1 - 1 / max(mean, 1.0))
 
 
-def _confidence(code: PayloadCode, sums: np.ndarray, message: int, weight: float) -> tuple[float, ...]:
-    """Probability of each bit read, high bits first: over all messages, or from the symbols that hold it."""
-    bits = np.arange(code.bits - 1, -1, -1)
-    if code.bits <= ENUMERATED_BITS:
-        posterior = special.softmax(weight * _scores_of_all(code, sums))
-        numbers = np.arange(1 << code.bits)
-        agree = ((numbers[:, None] >> bits) & 1) == ((message >> bits) & 1)
-        return tuple(np.maximum(posterior @ agree, 0.5).tolist())
-    posterior = special.softmax(weight * sums, axis=1)
-    place = code.data_bytes * 8 - 1 - bits  # from the word's high end
-    position, shift = place // code.symbol_bits, code.symbol_bits - 1 - place % code.symbol_bits
-    symbols = np.arange(code.r)
-    agree = ((symbols[None] >> shift[:, None]) & 1) == ((message >> bits) & 1)[:, None]
-    return tuple(np.maximum((posterior[position] * agree).sum(axis=1), 0.5).tolist())
+def _confidence(code: PayloadCode, totals: list[np.ndarray], message: int, weight: float) -> tuple[float, ...]:
+    """Probability of each bit read, high bits first, over all messages of its block."""
+    confidence: list[float] = []
+    left = code.bits
+    for block, scores in zip(code.blocks, totals, strict=True):
+        left -= block.bits
+        own = message >> left & ((1 << block.bits) - 1)
+        bits = np.arange(block.bits - 1, -1, -1)
+        agree = ((np.arange(1 << block.bits)[:, None] >> bits) & 1) == ((own >> bits) & 1)
+        confidence += np.maximum(special.softmax(weight * scores) @ agree, 0.5).tolist()
+    return tuple(confidence)

@@ -5,8 +5,9 @@ the context of a token says, by the keyed function, which symbol of the code wor
 KGW is split into r = 1 / gamma lists of which the symbol picks the green one; EXP races with one of r keys. A reader
 scores all r symbols of every position at once and looks for the message that the whole text supports best.
 
-The message is protected by a Reed-Solomon code over bytes (package reedsolo): k = ceil(bits / 8) bytes of message, 2
-bytes of parity up to 16 bits and 4 beyond, each byte cut into symbols of log2(r) bits, high ones first.
+The message is protected by a Reed-Solomon code over bytes (package reedsolo): up to 16 bits are one block, more are a
+block of what exceeds 16 and one of 16; a block is its message in ceil(bits / 8) bytes and 2 bytes of parity, each byte
+cut into symbols of log2(r) bits, high ones first. Blocks are small so that a reader can try every message of each.
 """
 
 from __future__ import annotations
@@ -22,13 +23,57 @@ from caw.watermarks import prf
 from caw.watermarks.base import require_int
 
 DOMAIN = b"caw/payload"
-MAX_BITS = 32
-ENUMERATED_BITS = 16  # up to here the best of all messages is found by trying each
+MAX_BITS, BLOCK_BITS, PARITY_BYTES = 32, 16, 2
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code of messages of at most 16 bits in symbols of r values: 2, 4 or 16, which cut a byte into whole parts."""
+
+    bits: int
+    r: int
+
+    @property
+    def data_bytes(self) -> int:
+        return (self.bits + 7) // 8
+
+    @property
+    def symbol_bits(self) -> int:
+        return self.r.bit_length() - 1
+
+    @property
+    def positions(self) -> int:
+        """Symbols of a code word."""
+        return (self.data_bytes + PARITY_BYTES) * 8 // self.symbol_bits
+
+    @cached_property
+    def all_symbols(self) -> np.ndarray:
+        """Code words of all messages, int64 [2^bits, positions]; 8 MB at most.
+
+        The code is linear: the word of a message is the exclusive or of the words of its bits.
+        """
+        words = np.zeros((1, self.data_bytes + PARITY_BYTES), dtype=np.uint8)
+        for bit in range(self.bits):
+            words = np.concatenate([words, words ^ self._word(1 << bit)])
+        return self._split(words)
+
+    def symbols(self, message: int) -> np.ndarray:
+        """Code word of a message in [0, 2^bits): int64 [positions]."""
+        return self._split(self._word(message))
+
+    def _word(self, message: int) -> np.ndarray:
+        return np.frombuffer(bytes(_codec().encode(message.to_bytes(self.data_bytes, "big"))), dtype=np.uint8)
+
+    def _split(self, word: np.ndarray) -> np.ndarray:
+        """Bytes uint8 [..., data + parity] as symbols int64 [..., positions]."""
+        shifts = np.arange(8 - self.symbol_bits, -1, -self.symbol_bits)
+        symbols = (word[..., None].astype(np.int64) >> shifts) & (self.r - 1)
+        return symbols.reshape(*word.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
 class PayloadCode:
-    """The code of payloads of `bits` bits in symbols of r values: 2, 4 or 16, which cut a byte into whole parts."""
+    """The code of payloads of `bits` bits in symbols of r values."""
 
     bits: int
     r: int
@@ -38,68 +83,34 @@ class PayloadCode:
         if self.r not in (2, 4, 16):
             raise ValueError(f"a payload needs gamma of 1/2, 1/4 or 1/16, got 1/{self.r:g}; use gamma=0.25")
 
-    @property
-    def data_bytes(self) -> int:
-        return (self.bits + 7) // 8
-
-    @property
-    def parity_bytes(self) -> int:
-        return 2 if self.bits <= 16 else 4
-
-    @property
-    def symbol_bits(self) -> int:
-        return self.r.bit_length() - 1
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks, that of the high bits first."""
+        if self.bits <= BLOCK_BITS:
+            return (Block(self.bits, self.r),)
+        return Block(self.bits - BLOCK_BITS, self.r), Block(BLOCK_BITS, self.r)
 
     @property
     def positions(self) -> int:
-        """P: symbols of a code word."""
-        return (self.data_bytes + self.parity_bytes) * 8 // self.symbol_bits
-
-    @cached_property
-    def codec(self) -> Any:
-        try:
-            from reedsolo import RSCodec
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "expected reedsolo for payloads, found none; install it with `pip install reedsolo`"
-            ) from error
-        return RSCodec(self.parity_bytes)
+        """P: symbols of all code words."""
+        return sum(block.positions for block in self.blocks)
 
     def symbols(self, message: int) -> np.ndarray:
-        """Code word of a message in [0, 2^bits): int64 [P]."""
-        word = bytes(self.codec.encode(message.to_bytes(self.data_bytes, "big")))
-        return self.split(np.frombuffer(word, dtype=np.uint8))
+        """Code words of a message in [0, 2^bits), one after the other: int64 [P]."""
+        if len(self.blocks) == 1:
+            return self.blocks[0].symbols(message)
+        high, low = self.blocks
+        return np.concatenate([high.symbols(message >> BLOCK_BITS), low.symbols(message & ((1 << BLOCK_BITS) - 1))])
 
-    def split(self, word: np.ndarray) -> np.ndarray:
-        """Bytes [..., k + parity] as symbols int64 [..., P]."""
-        shifts = np.arange(8 - self.symbol_bits, -1, -self.symbol_bits)
-        symbols = (word[..., None].astype(np.int64) >> shifts) & (self.r - 1)
-        return symbols.reshape(*word.shape[:-1], -1)
 
-    def all_symbols(self) -> np.ndarray:
-        """Code words of all messages, int64 [2^bits, P]; for at most ENUMERATED_BITS bits.
-
-        The code is linear: the word of a message is the exclusive or of the words of its bits.
-        """
-        basis = [
-            np.frombuffer(bytes(self.codec.encode((1 << b).to_bytes(self.data_bytes, "big"))), dtype=np.uint8)
-            for b in range(self.bits)
-        ]
-        words = np.zeros((1, self.data_bytes + self.parity_bytes), dtype=np.uint8)
-        for row in basis:
-            words = np.concatenate([words, words ^ row])
-        return self.split(words)
-
-    def decode_bytes(self, word: bytes, erased: list[int]) -> int | None:
-        """The message of a (damaged) word whose bytes `erased` are unknown; None where it cannot be mended."""
-        from reedsolo import ReedSolomonError
-
-        try:
-            data = self.codec.decode(word, erase_pos=erased)[0]
-        except ReedSolomonError:
-            return None
-        message = int.from_bytes(bytes(data), "big")
-        return message if message < 1 << self.bits else None
+def _codec() -> Any:
+    try:
+        from reedsolo import RSCodec
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "expected reedsolo for payloads, found none; install it with `pip install reedsolo`"
+        ) from error
+    return RSCodec(PARITY_BYTES)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from caw.detection import Detector
 from caw.detection.payload import payload_evidence, read_payload
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW
-from caw.watermarks.payload import PayloadCode
+from caw.watermarks.payload import Block, PayloadCode
 
 pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
 MAKERS = {
@@ -45,11 +45,26 @@ def marked(watermark: Any, count: int, share: float = 1.0, vocab_size: int = 500
 
 @pytest.mark.parametrize("bits, r", [(1, 4), (8, 2), (12, 16), (16, 4)])
 def test_all_code_words_are_the_words_of_each_message(bits: int, r: int) -> None:
-    code = PayloadCode(bits, r)
-    words = code.all_symbols()
-    assert words.shape == (1 << bits, code.positions) and len(np.unique(words, axis=0)) == 1 << bits
+    block = Block(bits, r)
+    words = block.all_symbols
+    assert words.shape == (1 << bits, block.positions) and len(np.unique(words, axis=0)) == 1 << bits
     for message in {0, 1, (1 << bits) - 1, (1 << bits) // 3}:
-        assert np.array_equal(words[message], code.symbols(message))
+        assert np.array_equal(words[message], block.symbols(message))
+
+
+def test_code_words_differ_in_three_bytes() -> None:
+    """Two bytes of parity: any two messages of a block differ in at least three bytes."""
+    words = Block(16, 16).all_symbols.reshape(1 << 16, 4, 2)
+    differ = (words[1:] != words[0]).any(axis=2).sum(axis=1)  # the code is linear
+    assert differ.min() == 3
+
+
+def test_long_payloads_are_two_blocks() -> None:
+    code = PayloadCode(20, 4)
+    assert [b.bits for b in code.blocks] == [4, 16] and code.positions == 12 + 16
+    message = 0xABCDE
+    assert np.array_equal(code.symbols(message)[:12], Block(4, 4).symbols(0xA))
+    assert np.array_equal(code.symbols(message)[12:], Block(16, 4).symbols(0xBCDE))
 
 
 @pytest.mark.parametrize("bits", [1, 7, 16, 24, 32])
