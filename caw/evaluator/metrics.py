@@ -92,10 +92,11 @@ def require_both_classes(key: np.ndarray, what: str) -> None:
 
 
 def document_interval(
-    positions: Positions, score: np.ndarray, part: str, resamples: int = 1000, seed: int = 0
+    positions: Positions, score: np.ndarray, part: str | np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % bootstrap interval of the AUROC on a part; whole documents are drawn: their tokens are not independent."""
-    inside = np.flatnonzero(positions.part == part)
+    """95 % bootstrap interval of the AUROC on a part (its name, or tokens int64 [n]); whole documents are drawn: their
+    tokens are not independent."""
+    inside = np.flatnonzero(positions.part == part) if isinstance(part, str) else part
     document = np.asarray(positions.arrays["document"])[inside]
     groups = [inside[document == d] for d in np.unique(document)]
     generator, found = np.random.default_rng(seed), []

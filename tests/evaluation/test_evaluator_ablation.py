@@ -12,6 +12,7 @@ from caw.evaluator import FeatureSpec
 from caw.evaluator.metrics import best_threshold
 from caw.evaluator.token_classes import CLASSES
 from caw.evaluator.train import TrainSettings, fit, predict
+from caw.testing import assert_close
 
 QUICK = TrainSettings(hidden=16, max_epochs=6, patience=3, batch_size=256, learning_rate=3e-3)
 
@@ -50,9 +51,9 @@ def test_figures_are_of_held_out_tokens_with_thresholds_from_validation(position
     assert measured.mean("auroc") == round(np.mean([r["auroc"] for r in measured.rows]), 4) > 0.95
     low, high = measured.documents
     assert low <= measured.rows[0]["auroc"] <= high
-    # by hand: Student's t of one degree of freedom is 12.706, the standard error of two values half their distance
+    # the standard error of two values is half their distance; Student's t of one degree of freedom is a Cauchy law
     distance = abs(measured.rows[0]["f1"] - measured.rows[1]["f1"])
-    assert measured.half_width("f1") == pytest.approx(12.7062 * distance / 2, rel=1e-4)
+    assert_close(measured.half_width("f1"), np.tan(np.pi * 0.475) * distance / 2, "float64")
 
 
 def test_untrained_and_unseen(positions):
@@ -63,7 +64,13 @@ def test_untrained_and_unseen(positions):
     assert (everything.mean("auroc"), everything.mean("recall"), everything.half_width("f1")) == (0.5, 1.0, None)
     assert len(parts.test) == (positions.part == "test").sum()
     unseen = ablation.Parts.of(positions, unseen=True)
-    assert len(unseen.test) == len(positions) - len(parts.validation)
+    document = np.asarray(positions.arrays["document"])
+    assert len(unseen.test) + len(unseen.validation) == len(positions) and len(unseen.train) == 0
+    assert set(document[unseen.validation]) == set(range(0, 60, 3))
+    measured = ablation.untrained(positions, unseen)["entropy"]
+    assert measured.rows[0]["auroc"] == round(
+        roc_auc_score(positions.key[unseen.test], positions.baselines()["entropy"][unseen.test]), 4
+    )
 
 
 def test_json_and_table(positions):
