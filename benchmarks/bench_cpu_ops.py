@@ -21,6 +21,7 @@ import torch
 import transformers
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
@@ -33,7 +34,7 @@ from caw.record import Record
 from caw.watermarks import EXP, KGW, Position, Unigram
 
 Variants = dict[str, Callable[[], Any]]
-OURS = ("compiled", "sets kept from before")  # variants that are not what others do
+OURS = ("compiled", "compiled ops, Python between", "sets kept from before")  # variants that are not what others do
 WATERMARKS = {
     "KGW lefthash": KGW(key=1),
     "KGW selfhash": KGW(key=1, seeding="selfhash"),
@@ -101,11 +102,21 @@ def step_cases() -> dict[str, Variants]:
     store, scratch = torch.zeros(30, 2, 1, 3, 500, 64), torch.randn(30, 2, 1, 2, 3, 64)
     choice, lengths, active = torch.tensor([1]), torch.tensor([5]), torch.tensor([True])
     rungs = (torch.tensor([[3, 5]]), torch.tensor([[3.0, 2.0]]), torch.tensor([2]), torch.tensor([0.5]), 0, 4.0)
+    probs = list(torch.randn(3, 1, 100).softmax(-1).sort(descending=True).values)
+    carried = (torch.tensor([-1]), torch.zeros(1), torch.zeros(1))
+    step = (probs, weights, *rungs[:3], *carried, 100, 1, 0.7, 1.5, 0, 4.0)
     streams, positions = torch.tensor([[1, 2]]), torch.tensor([3])
     cases: dict[str, Variants] = {
         "evaluate_capacity 300-128-128-1": {
             "compiled": lambda: ops.evaluate_capacity(features, weights),
             "reference": lambda: evaluate_capacity_ref(features, weights),
+        },
+        "evaluator_step 3 x 100, 128-128-1": {
+            "compiled": lambda: ops.evaluator_step(*step),
+            "compiled ops, Python between": lambda: evaluator_step_ref(
+                *step, evaluate=ops.evaluate_capacity, select=ops.select_candidate
+            ),
+            "reference": lambda: evaluator_step_ref(*step),
         },
         "commit_kv L=30": {
             "compiled": lambda: ops.commit_kv(store, scratch, choice, lengths.fill_(5), active),
