@@ -51,7 +51,7 @@ class ForeignGreenList(GreenList):
         """Raise ValueError for parameters that the format cannot have; fills in its context width."""
         if self.context_width is None:
             object.__setattr__(self, "context_width", rule.width)
-        require_int("context_width", self.context_width, 1 + rule.salted, FOREIGN_WIDTH)
+        require_int("context_width", self.context_width, 1, FOREIGN_WIDTH)
         if self.vocab_size is not None:
             require_int("vocab_size", self.vocab_size, 2, MAX_VOCABULARY)
             if not 0 < int(self.vocab_size * self.gamma) < self.vocab_size:

@@ -188,3 +188,18 @@ def test_detection_weights(model: str, tmp_path: Path) -> None:
     weighted = ["--input", ids, "--field", "ids", "--weights", str(table)]
     assert run(*weighted, "--key", "12").exit_code == 2  # the table was made with that key
     assert len(lines(*weighted, "--key", "13")) == 1
+
+
+def test_generate_writes_payloads_formats_and_synthid(model: str) -> None:
+    pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
+    for mark in (
+        ["--watermark", "exp", "--payload", "3", "--payload-bits", "4"],
+        ["--watermark", "kgw", "--format", "transformers", "--seeding", "selfhash", "--key", "77"],
+        ["--watermark", "synthid"],
+    ):
+        command = ["generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "8", *mark]
+        result = CliRunner().invoke(app, command, env={"CAW_KEY": KEY})
+        assert result.exit_code == 0 and result.stdout.strip(), result.stderr
+    refused = ["generate", "--model", model, "--prompt", "x", "--payload-bits", "4"]
+    result = CliRunner().invoke(app, refused, env={"CAW_KEY": KEY})
+    assert result.exit_code == 2 and "needs a payload, got none" in result.stderr
