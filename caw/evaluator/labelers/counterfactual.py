@@ -104,7 +104,7 @@ class CounterfactualLabeler:
         logits = self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
         if not bool(logits.isfinite().all()):
             raise LabelError("expected finite logits, the model gives others; use --dtype float32")
-        plain = _log_probs(logits[None, :-1], ids[:, 1:])[0]  # entry j: of token j + 1
+        plain = token_log_probs(logits[None, :-1], ids[:, 1:])[0]  # entry j: of token j + 1
         others = self._alternatives(logits, coded)
         answer = _answer_start(coded)
         n, m = len(coded.ids) - coded.first, self.alternatives
@@ -157,10 +157,10 @@ class CounterfactualLabeler:
             size = (len(rows), -1, -1, -1)
             shared.update(layer.keys[:, :, :begin].expand(size), layer.values[:, :, :begin].expand(size), index)
         logits = self.model(input_ids=rows, past_key_values=shared, use_cache=True).logits
-        return _log_probs(logits[:, :-1], ids[:, begin + 1 :].expand(len(rows), -1))
+        return token_log_probs(logits[:, :-1], ids[:, begin + 1 :].expand(len(rows), -1))
 
 
-def _log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def token_log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """log softmax at ids [R, T] of logits [R, T, V], float64 [R, T]; one row at a time bounds the memory."""
     rows = [
         row.float().gather(1, of[:, None])[:, 0].double() - row.float().logsumexp(1).double()

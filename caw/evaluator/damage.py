@@ -1,0 +1,162 @@
+"""How much damage a changed token does, measured without an annotator: change it, let the model go on, look at the end.
+
+Capacity says how important a token is; damage says what emitting one particular other token costs. For a place in the
+model's own greedy text, a candidate takes the token's place, the model continues greedily, and two things are kept:
+whether the final answer stays the same, and how much less likely the rest of the original text has become.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from caw.evaluator.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS, token_log_probs
+from caw.generate import generate
+from caw.models import end_token_ids
+
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One changed token of one text.
+
+    place: index in the new tokens. original, candidate: token ids. gap: log p(original) - log p(candidate) there, nats.
+    fall: nats that the tokens behind the place lose in sum, given the candidate; negative: they became likelier.
+    answer_kept: whether the roll-out ends with the original's final answer; None if the original has none.
+    rolled_out: token ids behind the candidate as the model goes on.
+    """
+
+    place: int
+    original: int
+    candidate: int
+    gap: float
+    fall: float
+    answer_kept: bool | None
+    rolled_out: tuple[int, ...]
+
+
+def final_answer(text: str) -> str | None:
+    """What stands behind the last "####", or else the last number; without commas and a trailing full stop."""
+    if ANSWER_MARK in text:
+        last = text.rsplit(ANSWER_MARK, 1)[1].strip().split("\n")[0]
+    else:
+        numbers = NUMBER.findall(text)
+        last = numbers[-1] if numbers else ""
+    return last.replace(",", "").strip().rstrip(".") or None
+
+
+def choose_places(length: int, count: int, seed: int) -> list[int]:
+    """At most `count` different places of a text of `length` tokens, ascending; the last token is none of them."""
+    if length < 2:
+        return []
+    return sorted(int(p) for p in np.random.default_rng(seed).permutation(length - 1)[:count])
+
+
+@torch.inference_mode()
+def measure_damage(
+    model: Any,
+    tokenizer: Any,
+    prompt: Sequence[int],
+    places: Sequence[int] | None = None,
+    *,
+    alternatives: int = 1,
+    count: int = 5,
+    max_new_tokens: int = 200,
+    batch_size: int = 8,
+    batch_tokens: int = BATCH_TOKENS,
+    seed: int = 0,
+    stop: str | None = None,
+) -> list[Damage]:
+    """Damage of the likeliest `alternatives` other tokens at places of the model's greedy continuation of a prompt.
+
+    Args:
+        prompt: token ids. places: indices into the new tokens; None = `count` of them drawn with `seed`.
+        max_new_tokens: of the original; a roll-out may be as long as the original could have been.
+        batch_size: roll-outs decoded at once. batch_tokens: tokens of a scoring forward. stop: as in `generate`.
+
+    Deterministic, ordered by place, then by the candidate's rank. What the roll-outs share goes through the model once.
+    Raises ValueError for a place outside the new tokens or a prompt that nothing follows.
+    """
+    options: dict[str, Any] = {"return_trace": False, "progress": False, "stop": stop}
+    original = generate(model, tokenizer, [list(prompt)], max_new_tokens=max_new_tokens, **options)
+    new = original.sequences[0]
+    if not new:
+        raise ValueError("expected a prompt that the model continues, it wrote nothing; give another")
+    places = choose_places(len(new), count, seed) if places is None else list(places)
+    for place in places:
+        if not 0 <= place < len(new):
+            raise ValueError(f"places must be in [0, {len(new)}), the new tokens, got {place}; leave it out")
+    if not places:
+        return []
+    ids = torch.tensor([[*prompt, *new]], device=model.device)
+    changes = _changes(model, ids, len(prompt), places, alternatives)
+    falls = _falls(model, ids, len(prompt), changes, batch_tokens)
+    starts = [[*prompt, *new[:place], candidate] for place, candidate, _ in changes]
+    ends = _roll_out(model, tokenizer, changes, starts, max_new_tokens, batch_size, options)
+    answer = final_answer(original.texts[0])
+    found = []
+    for (place, candidate, gap), fall, rest in zip(changes, falls, ends, strict=True):
+        text = tokenizer.decode([*new[:place], candidate, *rest], skip_special_tokens=True)
+        kept = None if answer is None else final_answer(text) == answer
+        found.append(Damage(place, new[place], candidate, gap, fall, kept, tuple(rest)))
+    return found
+
+
+Change = tuple[int, int, float]  # place, candidate, gap
+
+
+def _changes(model: Any, ids: torch.Tensor, first: int, places: Sequence[int], alternatives: int) -> list[Change]:
+    """The likeliest other tokens at each place, from one forward of the original."""
+    logits = model(input_ids=ids, use_cache=False).logits[0].float()
+    changes = []
+    for place in places:
+        row, own = logits[first + place - 1], int(ids[0, first + place])
+        others = [int(t) for t in row.topk(alternatives + 1).indices if int(t) != own][:alternatives]
+        changes += [(place, other, float(row[own] - row[other])) for other in others]
+    return changes
+
+
+def _falls(model: Any, ids: torch.Tensor, first: int, changes: Sequence[Change], batch_tokens: int) -> list[float]:
+    """What the tokens behind each change lose, in nats: forwards of whole texts, `batch_tokens` tokens at a time."""
+    length = ids.shape[1]
+    rows = ids.repeat(1 + len(changes), 1)
+    for row, (place, candidate, _) in enumerate(changes, 1):
+        rows[row, first + place] = candidate
+    scores = []
+    for some in rows.split(max(1, batch_tokens // length)):
+        logits = model(input_ids=some, use_cache=False).logits
+        scores.append(token_log_probs(logits[:, :-1], ids[:, 1:].expand(len(some), -1)))  # entry j: of token j + 1
+    plain, *changed = torch.cat(scores)
+    return [float((plain - row)[first + place :].sum()) for (place, _, _), row in zip(changes, changed, strict=True)]
+
+
+def _roll_out(
+    model: Any,
+    tokenizer: Any,
+    changes: Sequence[Change],
+    starts: Sequence[list[int]],
+    max_new_tokens: int,
+    batch_size: int,
+    options: dict[str, Any],
+) -> list[list[int]]:
+    """Greedy continuations of the starts, each within what the original's budget leaves; none behind an end token."""
+    stops = end_token_ids(model, tokenizer)
+    going = [
+        i for i, (place, candidate, _) in enumerate(changes) if place + 1 < max_new_tokens and candidate not in stops
+    ]
+    rests: list[list[int]] = [[] for _ in starts]
+    if going:
+        # one call: what the starts share is prefilled once; a longer budget for some is cut afterwards (greedy)
+        budget = max(max_new_tokens - changes[i][0] - 1 for i in going)
+        out = generate(
+            model, tokenizer, [starts[i] for i in going], max_new_tokens=budget, batch_size=batch_size, **options
+        )
+        for i, sequence in zip(going, out.sequences, strict=True):
+            rests[i] = sequence[: max_new_tokens - changes[i][0] - 1]
+    return rests
