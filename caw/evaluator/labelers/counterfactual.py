@@ -3,6 +3,11 @@
 For each reference token, its likeliest alternatives under the model take its place in turn; the rest of the reference
 stays as it is. The falls of the model's log-probability of what follows, and of the final answer, are the token's
 scores: a filler word can be replaced without making the sums behind it less likely, a number cannot.
+
+That holds for models that follow what they read. The demo model (135 million parameters) does not: on GSM8K answers its
+falls rank key tokens of a strong model's labels below the others (AUROC .43 for the rest on 8 documents, .43 for the
+final answer on 5), because a changed function word upsets it more than a changed number. Measure a model with
+`caw label --compare` before its labels are used.
 """
 
 from __future__ import annotations
