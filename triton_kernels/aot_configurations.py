@@ -26,6 +26,7 @@ BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
              "_scan_kernel": 168, "_evaluator_kernel": 128}  # fmt: skip
 SMALL = 64  # registers of every other kernel
+ROUNDED_TWICE = ("_select_kernel", "_green_kernel", "_reweight_kernel")  # compare fl32(l + fl32(strength * delta))
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,6 @@ def complaints(report: Report) -> list[str]:
         found.append(f"{report.registers} registers, expected at most {bound}")
     if report.kernel == "_split_kernel" and not report.async_copies:
         found.append("no asynchronous copy: loads of the prefix are not pipelined")
-    if report.kernel == "_select_kernel" and report.fused_multiply_adds:
+    if report.kernel in ROUNDED_TWICE and report.fused_multiply_adds:
         found.append("a fused multiply-add: the reweighting rule must round twice")
     return found

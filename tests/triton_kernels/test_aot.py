@@ -32,7 +32,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options, kernels",
-    [(["--capability", "90", "--checked"], 50), (["--capability", "80", "100", "--few"], 22)],
+    [(["--capability", "90", "--checked"], 64), (["--capability", "80", "100", "--few"], 22)],
     ids=["sm_90", "sm_80-and-sm_100"],
 )
 def test_every_checked_configuration_is_within_its_bounds(options, kernels):
