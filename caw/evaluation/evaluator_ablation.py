@@ -195,7 +195,8 @@ def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> st
     for name, m in results.items():
         low, high = m.documents
         cells = [cell(m, f) for f in FIGURES] + [f"{low:.3f} to {high:.3f}"]
-        lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
+        chosen = [other for other, same in results.items() if same is m and other != name] if name == "capacity" else []
+        lines.append(f"| {' = '.join([name, *chosen]).replace('_', ' ')} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

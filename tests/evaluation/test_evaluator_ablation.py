@@ -80,6 +80,8 @@ def test_json_and_table(positions):
     assert set(found["evaluators"]["no_context_raw"]) == {"precision", "recall", "f1", "auroc", "average_precision"}
     page = ablation.as_markdown(results, {"title": "T", "command": "`c`"})
     assert page.startswith("# T\n\n- command: `c`\n") and "| no context raw | 1.000 | 1.000 |" in page
+    both = ablation.as_markdown({"capacity": results["no_context_raw"], **results}, {"title": "T"})
+    assert "| capacity = no context raw | 1.000 |" in both
 
 
 def test_best_variant_is_one_that_decoding_supplies(positions):
