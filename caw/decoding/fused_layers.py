@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn import Linear
+from torch.nn.modules import module as module_state
 
 from caw import ops
 from caw.decoding.attention import Layout, declared_window
@@ -30,11 +31,11 @@ MAX_ROWS = {torch.float32: 32, torch.bfloat16: 16}
 def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
     """(attributes of a layer, what its forward is to be in a decoding step) of every layer that can be fused.
 
-    Prefill runs the layers as they are, and so does every layer whose class is not in LAYERS, that is training, has a
-    hook, or some part of which somebody replaced.
+    Prefill runs the layers as they are, and so does every layer whose class is not in LAYERS or some part of which
+    somebody replaced before; and, looked at in every step, one that is training, has a hook or has weights that are
+    not plain tensors of one type.
     """
-    found = [(layer.__dict__, _Forward(layer)) for layer in model.modules() if fusible(layer)]
-    return [(attributes, forward) for attributes, forward in found if forward.usable]
+    return [(layer.__dict__, _Forward(layer)) for layer in model.modules() if fusible(layer)]
 
 
 def fusible(layer: torch.nn.Module) -> bool:
@@ -63,37 +64,58 @@ def _untouched(module: torch.nn.Module) -> bool:
 
 
 class _Forward:
-    """What a layer's forward is in a step. Holds the weights: they must not change their type while it is in use."""
+    """What a layer's forward is in a step: one operator, as long as the layer is what it was found to be."""
 
     def __init__(self, layer: Any) -> None:
         attention = layer.self_attn
-        projections = [layer.get_submodule(name) for name in PROJECTIONS]
-        q, k, v, o, gate, up, down = (part.weight for part in projections)
-        before, after = (getattr(layer, name) for name in NORMS)
-        head_norms = [attention.q_norm.weight, attention.k_norm.weight] if hasattr(attention, "q_norm") else []
-        self.layer, self.index, self.head_dim = layer, attention.layer_idx, attention.head_dim
-        self.weights = [before.weight, q, k, v, o, after.weight, gate, up, down, *head_norms]
-        self.biases = [part.bias for part in projections]
-        self.options = float(before.variance_epsilon), float(attention.scaling), declared_window(attention)
+        self.layer, self.index, self.window = layer, attention.layer_idx, declared_window(attention)
+        self.eps, self.scale = float(layer.input_layernorm.variance_epsilon), float(attention.scaling)
+        head_norms = ("self_attn.q_norm", "self_attn.k_norm") if hasattr(attention, "q_norm") else ()
+        order = (NORMS[0], *PROJECTIONS[:4], NORMS[1], *PROJECTIONS[4:], *head_norms)
+        self._sources = [layer.get_submodule(name)._parameters for name in order]
+        self._bias_sources = [layer.get_submodule(name)._parameters for name in PROJECTIONS]
+        modules = list(layer.modules())
+        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self._weights: list[Any] = []
+        self._usable = False
+
+    @property
+    def weights(self) -> list[Any]:
+        return [source["weight"] for source in self._sources]
 
     @property
     def usable(self) -> bool:
-        dtype = self.weights[0].dtype
-        return dtype in MAX_ROWS and all(w.is_cpu and w.is_contiguous() and w.dtype == dtype for w in self.weights)
+        """Whether the operator takes the weights that the layer has now; looked at closely only where they are new."""
+        weights = self.weights
+        if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
+            self._weights, self._usable = weights, all(map(_plain, weights)) and len({w.dtype for w in weights}) == 1
+        return self._usable and weights[0].dtype in MAX_ROWS
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         layout, rotary = kwargs.get("caw_layout"), kwargs.get("position_embeddings")
-        rows = hidden_states.shape[0] * hidden_states.shape[1]
-        too_many = rows > MAX_ROWS[self.weights[0].dtype]
-        if too_many or layout is None or layout.lengths is None or rotary is None or args:
+        step = layout is not None and layout.lengths is not None and rotary is not None and not args
+        changed = self.layer.training or any(self._hooks) or _global_hooks()
+        if not step or changed or not self.usable or hidden_states.shape[:2].numel() > MAX_ROWS[self._weights[0].dtype]:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
+        assert layout is not None and rotary is not None
         return self._run(hidden_states, rotary, layout)
 
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         cache, i = layout.cache, self.index
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
         prefix, scratch = cache.store[i, :, : hidden.shape[0], :, : layout.limit], cache.scratch[i]
+        biases = [source["bias"] for source in self._bias_sources]
         return ops.decoder_layer(
-            hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], cache.slot, layout.lengths, self.weights,
-            self.biases, *self.options,
+            hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], cache.slot, layout.lengths, self._weights,
+            biases, self.eps, self.scale, self.window,
         )  # fmt: skip
+
+
+def _plain(weight: torch.Tensor) -> bool:
+    """Dense numbers in memory, no quantised or otherwise wrapped tensor."""
+    own = type(weight) in (torch.Tensor, torch.nn.Parameter) and type(weight.data) is torch.Tensor
+    return own and weight.is_cpu and weight.is_contiguous()
+
+
+def _global_hooks() -> bool:
+    return bool(module_state._global_forward_hooks or module_state._global_forward_pre_hooks)

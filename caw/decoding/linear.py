@@ -53,6 +53,6 @@ class _Forward:
         weight, bias = self.layer.weight, self.layer.bias
         rows = x.numel() // x.shape[-1]
         fits = rows <= MAX_ROWS.get(weight.dtype, 0) and weight.dtype == x.dtype
-        if not (fits and weight.is_cpu and weight.is_contiguous()):
+        if not (fits and weight.is_cpu and weight.is_contiguous() and type(weight.data) is torch.Tensor):
             return linear(x, weight, bias)
         return ops.small_linear(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)

@@ -15,6 +15,7 @@ from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.linear import SmallLinears
 from caw.decoding.memory import decoding_needs, fitting_batch, memory_budget
+from caw.decoding.model_lock import model_lock
 from caw.decoding.prefill import prefill, shared_beginning
 from caw.decoding.prefill_attention import PrefillAttention, check_prefill_attention
 from caw.decoding.rounds import Rounds, SingleSteps
@@ -102,7 +103,7 @@ class Decoder:
         self.compile = compile
         # a body compiled for one batch would be compiled anew, for a minute, where empty slots are dropped
         self.report, self.shared, self.keep_rows = report, 0, keep_rows or compile
-        self.attention = caw_attention(model)
+        self.lock, self.attention = model_lock(model), caw_attention(model)
         self.linears = SmallLinears(model, enabled=kernels.native)
         self.cache = (SiblingCache if spread is None else SpreadCache)(
             config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels, prefill_attention
@@ -133,7 +134,7 @@ class Decoder:
         steps = self._steps()
         try:
             while True:
-                with self._on_device(), self.attention, self.linears:
+                with self.lock, self._on_device(), self.attention, self.linears:
                     self._refill(waiting, prompts, budgets, streams)
                     if all(slot is None for slot in self.slots):
                         return

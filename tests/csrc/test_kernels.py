@@ -265,6 +265,15 @@ def test_eight_threads_get_the_same_results() -> None:
 
 
 @pytest.mark.slow
+def test_avx512_without_products_of_bfloat16() -> None:
+    """Machines with AVX-512 and no AVX512-BF16 run the float products; here they are asked for by name."""
+    files = [str(Path(__file__).parent / name) for name in ("test_small_linear.py", "test_decoder_layer.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
+    found = subprocess.run(command, env={**os.environ, "CAW_CPU_ISA": "avx512"}, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-3000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["generic", "avx2"])
 def test_other_instruction_sets_pass_the_same_tests(isa: str) -> None:
     """The kernels are chosen when the library is loaded, so each set needs a process of its own."""

@@ -25,11 +25,14 @@ def test_equals_float64(rows, size, outputs, with_bias, dtype):
     assert_close(out, expected.to(dtype), "float32" if dtype == torch.float32 else "attention/bfloat16")
 
 
-def test_rows_do_not_depend_on_their_neighbours():
-    x, weight = torch.randn(8, 100), torch.randn(50, 100)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 33, 100, 576, 800, 1536, 3000])
+def test_rows_do_not_depend_on_their_neighbours(size, dtype):
+    x, weight = torch.randn(32, size).to(dtype), torch.randn(37, size).to(dtype)
     together = ops.small_linear(x, weight)
-    for row in range(8):
-        assert torch.equal(ops.small_linear(x[row : row + 1], weight)[0], together[row])
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 31):
+        assert torch.equal(ops.small_linear(x[:rows].clone(), weight), together[:rows])
+        assert torch.equal(ops.small_linear(x[32 - rows :].clone(), weight), together[32 - rows :])
 
 
 def test_strided_input_and_nan():

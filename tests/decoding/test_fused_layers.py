@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
-from decoding.architectures import CONFIGS, build, prompt
+from decoding.architectures import CONFIGS, build, prompt, tokenizer
 from decoding.running import run
 
 import caw
@@ -77,3 +81,62 @@ def test_nothing_is_left_behind() -> None:
         assert "forward" in model.model.layers[0].__dict__
     assert "forward" not in model.model.layers[0].__dict__
     assert not SmallLinears(model, enabled=False)._forwards
+
+
+def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int, int]:
+    """A copy of the model is decoded twice by one decoder, changed between the two texts: the second text, how many
+    layers ran fused before the change, and after it."""
+    model = copy.deepcopy(build("llama"))
+    calls, prompts = calls_of(monkeypatch), [prompt(7), prompt(7, seed=1)]
+    results = caw.iter_generate(model, tokenizer(), prompts, batch_size=1, max_new_tokens=6, min_new_tokens=6)
+    next(results)
+    before = len(calls)
+    change(model)  # type: ignore[operator]
+    tokens = next(results).tokens
+    after = len(calls) - before
+    fresh = caw.generate(model, tokenizer(), prompts[1:], max_new_tokens=6, min_new_tokens=6).sequences[0]
+    assert tokens == fresh, "as if the decoder had been made after the change"
+    return tokens, before, after
+
+
+def test_weights_are_those_that_the_layer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(model: torch.nn.Module) -> None:
+        layer = model.model.layers[0]  # type: ignore[union-attr,index]
+        layer.mlp.down_proj.weight = torch.nn.Parameter(torch.randn_like(layer.mlp.down_proj.weight))
+
+    same, before, after = changed_while_decoding(lambda model: None, monkeypatch)
+    assert before == after > 0
+    other, _, after = changed_while_decoding(replace, monkeypatch)
+    assert other != same and after == before
+
+
+def test_a_hook_is_called_in_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def hook(model: torch.nn.Module) -> None:
+        layer = model.model.layers[1]  # type: ignore[union-attr,index]
+        layer.mlp.register_forward_hook(lambda *args: seen.append(1))
+
+    _, before, after = changed_while_decoding(hook, monkeypatch)
+    assert len(seen) == 2 * 7 and after == before * 2 // 3  # a prefill and six steps, twice; two of three layers fused
+
+
+def test_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads may generate with one model: right texts, and a model that is its own afterwards."""
+    for name in ("llama", "gpt2"):
+        model = build(name)
+        options = {"max_new_tokens": 20, "do_sample": False}
+
+        def text(seed: int, model: object = model, options: dict = options) -> list[list[int]]:
+            return run(model, [prompt(9, seed=seed)], caw.KGW(key=3, delta=3.0), None, **options).tokens
+
+        expected, interval = [text(seed) for seed in range(4)], sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(text, [0, 1, 2, 3] * 4))
+        finally:
+            sys.setswitchinterval(interval)
+        assert found == expected * 4
+        assert model.config._attn_implementation != "caw"
+        assert not any("forward" in module.__dict__ for module in model.modules())
