@@ -119,6 +119,11 @@ def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
         raise ValueError("input_ids must have at least one token, got none; inputs_embeds are not supported")
     if (config.num_beams or 1) > 1:
         raise ValueError(f"num_beams must be 1 for watermarked decoding, got {config.num_beams}; leave it out")
+    if config.watermarking_config is not None:
+        raise ValueError(
+            "watermarking_config must be None beside a watermark of this library, or the text would carry two; use "
+            "caw.KGW(format='transformers') for transformers' own"
+        )
     if config.guidance_scale not in (None, 1, 1.0):
         raise ValueError(
             f"guidance_scale must be 1 for watermarked decoding, got {config.guidance_scale}; leave it out"

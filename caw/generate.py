@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +21,8 @@ from caw.decoding.settings import Branching, DecodeSettings
 from caw.decoding.slots import ActiveSequence, Decoder, vocabulary_size
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
+from caw.evaluator.network import check_model
+from caw.evaluator.token_classes import check_tokenizer
 from caw.models import end_token_ids
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.progress import GenerationProgress
@@ -175,7 +176,7 @@ def iter_generate(
         branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines); equal text.
         do_sample, temperature, top_k, top_p: as in transformers; 0 and 1.0 switch top_k and top_p off.
         seed: of the sampling noise, in [0, 2^64).
-        batch_size: sequences decoded at once; None = 8 or fewer. The text does not depend on it.
+        batch_size: sequences decoded at once; None = 8 or fewer. In float32 the text does not depend on it.
         stop: strings that end a sequence; they are left out of its text.
         streamer: a transformers streamer; one prompt only. As in transformers it is given the prompt's ids [1, T]
             first, then each token, and its end() is called whatever happens.
@@ -193,7 +194,7 @@ def iter_generate(
         if streamer is not None and (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
             raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
         check_watermark(watermark)
-        policy = check_policy(policy, model)
+        policy = check_policy(policy, model, tokenizer)
         warn_of_ignored_settings(model)
         vocab_size = vocabulary_size(model)
         ends = tuple(sorted(i for i in end_token_ids(model, tokenizer) if i < vocab_size))
@@ -264,21 +265,18 @@ def warn_of_ignored_settings(model: Any) -> None:
         )
 
 
-def check_policy(policy: Policy | None, model: Any) -> Policy:
-    """The policy to use; warns if its evaluator was trained for another model."""
+def check_policy(policy: Policy | None, model: Any, tokenizer: Any = None) -> Policy:
+    """The policy to use; warns if its evaluator was trained for another model, refuses other tokens' classes."""
     if policy is None:
         return FixedStrength(1.0)
     if not isinstance(policy, Policy):
         raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
-        trained_on = policy.network.provenance.get("model")
-        name = Path(getattr(model.config, "_name_or_path", "") or "").name
-        if trained_on and name and Path(trained_on).name != name:
-            warnings.warn(
-                f"the evaluator was trained on {trained_on}, the model is {name}: capacities may be off; train one "
-                "for this model with `caw train-evaluator`",
-                stacklevel=3,
-            )
+        name = getattr(model.config, "_name_or_path", "") or ""
+        if name:
+            check_model(policy.network, name, stacklevel=4)
+        if policy.network.token_class is not None and tokenizer is not None:
+            check_tokenizer(policy.network.token_class.cpu(), tokenizer)
     return policy
 
 

@@ -9,7 +9,15 @@ import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
 from decoding.brute_force import BruteForce, agree
-from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria, StopStringCriteria, TextStreamer, pipeline
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    StoppingCriteria,
+    StopStringCriteria,
+    TextStreamer,
+    WatermarkingConfig,
+    pipeline,
+)
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
@@ -223,6 +231,7 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
     ("options", "message"),
     [
         ({"num_beams": 3}, "num_beams must be 1 for watermarked decoding, got 3"),
+        ({"watermarking_config": WatermarkingConfig()}, "watermarking_config must be None beside a watermark"),
         ({"guidance_scale": 1.5}, "guidance_scale must be 1"),
         ({"return_dict_in_generate": True, "output_scores": True}, "returns sequences only, got output_scores=True"),
         ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),

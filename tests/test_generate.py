@@ -479,7 +479,7 @@ def test_evaluator_of_another_model_is_named(model: Any, monkeypatch: pytest.Mon
     evaluator = spread_evaluator(model)
     evaluator.provenance["model"] = "someone/else-7b"
     monkeypatch.setattr(model.config, "_name_or_path", "tiny/llama")
-    with pytest.warns(UserWarning, match="trained on someone/else-7b, the model is llama"):
+    with pytest.warns(UserWarning, match="trained on someone/else-7b and will read tiny/llama"):
         generate(model, watermark=caw.KGW(key=1), policy=caw.CapacityPolicy(evaluator))
 
 

@@ -43,6 +43,8 @@ def memory_budget(max_memory: int | float | str | None, device: torch.device) ->
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", max_memory.lower())
         if not match:
             raise ValueError(f"max_memory must be a size such as '8GiB' or '500MB', got {max_memory!r}; add a unit")
+        if match[2] is None and "." in match[1]:
+            return memory_budget(float(match[1]), device)  # a share, as on a command line
         return int(float(match[1]) * UNITS[match[2] or ""])
     if isinstance(max_memory, bool) or not isinstance(max_memory, (int, float, type(None))):
         raise TypeError(

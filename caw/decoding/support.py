@@ -39,6 +39,8 @@ def refusal(kind: str, reason: str) -> NotImplementedError:
 
 
 def _reason(model: Any, config: Any, kind: str) -> str:
+    if hasattr(model, "_orig_mod"):
+        return "torch.compile has wrapped it; pass the model itself and compile=True"
     layers = [str(t) for t in getattr(config, "layer_types", None) or []]
     recurrent = [t for t in layers if any(mark in t for mark in RECURRENT_LAYERS)]
     if recurrent or any(name in kind for name in RECURRENT_MODELS):

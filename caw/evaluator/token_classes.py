@@ -7,6 +7,7 @@ is made once from the tokenizer and travels with the evaluator's weights, so tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ OPERATORS = "+-*/=x\u00d7\u00f7%<>^"
 CURRENCIES = "$\u20ac\u00a3"
 PUNCTUATION = ".,;:!?"
 SHORT = 3
+SAMPLE = 256  # ids that are compared to tell one tokenizer from another
 
 
 def classify(text: str) -> int:
@@ -58,10 +60,30 @@ def _name(text: str) -> str:
 def class_table(tokenizer: Any, vocab_size: int) -> torch.Tensor:
     """Class of every token id, uint8 [vocab_size]; ids that the tokenizer does not know are "space"."""
     known = min(vocab_size, len(tokenizer))
-    texts = tokenizer.batch_decode([[i] for i in range(known)], clean_up_tokenization_spaces=False)
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
-    table[:known] = torch.tensor([classify(text) for text in texts], dtype=torch.uint8)
+    table[:known] = torch.tensor([classify(text) for text in token_texts(tokenizer, range(known))], dtype=torch.uint8)
     return table
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds behind another one: alone, some tokenizers drop the space it begins with."""
+    anchor = tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
+    before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
+    texts = tokenizer.batch_decode([[*anchor, i] for i in ids], clean_up_tokenization_spaces=False)
+    return [text.removeprefix(before) for text in texts]
+
+
+def check_tokenizer(table: torch.Tensor, tokenizer: Any) -> None:
+    """Raise ValueError if the table was made for another tokenizer; a sample of ids is compared."""
+    known = min(len(table), len(tokenizer))
+    ids = torch.linspace(0, known - 1, min(SAMPLE, known)).long().tolist()
+    found = [classify(text) for text in token_texts(tokenizer, ids)]
+    differing = sum(a != b for a, b in zip(found, table[ids].tolist(), strict=True))
+    if differing or len(tokenizer) > len(table):
+        raise ValueError(
+            f"the evaluator's token classes must belong to this model's tokenizer, got {differing} of {len(ids)} "
+            "sampled tokens of another class; train an evaluator for this model, or try Evaluator.for_tokenizer"
+        )
 
 
 def class_mass(ids: torch.Tensor, probs: torch.Tensor, table: torch.Tensor, classes: int) -> torch.Tensor:

@@ -59,6 +59,12 @@ def test_batches_that_fit() -> None:
         fitting_batch(8, needs, 1099)
 
 
+def test_a_share_may_be_text() -> None:
+    cpu = torch.device("cpu")
+    whole, half = memory_budget("1.0", cpu), memory_budget("0.5", cpu)
+    assert whole is not None and half is not None and 0.4 < half / whole < 0.6
+
+
 @pytest.mark.parametrize("branching", ["tree", "batch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_plan_covers_what_is_held(model: Any, dtype: torch.dtype, branching: str) -> None:

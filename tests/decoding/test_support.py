@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import prompt
+from decoding.architectures import build, prompt
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -64,6 +64,8 @@ def test_what_a_class_cannot_do_is_refused() -> None:
     config = AutoConfig.for_model("llama")
     with pytest.raises(NotImplementedError, match=INTERFACE):
         check_model(stub(config, _supports_attention_backend=False))
+    with pytest.raises(NotImplementedError, match=r"torch\.compile has wrapped it; pass the model itself"):
+        check_model(torch.compile(build("llama")))
     with pytest.raises(NotImplementedError, match="does not take position ids"):
         check_model(stub(config, forward=lambda input_ids, **kwargs: None))
 

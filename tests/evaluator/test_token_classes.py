@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 from decoding import architectures
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+import caw
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.features import MASS_FLOOR
-from caw.evaluator.token_classes import CLASSES, class_mass, class_table, classify
+from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_mass, class_table, classify
 from caw.record import Record
 from caw.testing import assert_close
 
@@ -37,6 +40,40 @@ def test_table_of_a_tokenizer(demo_tokenizer: Any) -> None:
         assert table[token] == classify(text)
     assert set(table.tolist()) == set(range(len(CLASSES)))
     assert not table[len(demo_tokenizer) :].any()  # ids that no text gives
+
+
+def test_leading_spaces_are_kept() -> None:
+    """Tokenizers of the SentencePiece kind drop the space of a token that is decoded alone."""
+    vocabulary = {
+        "<unk>": 0,
+        "\u2581": 1,
+        "\u2581the": 2,
+        "\u2581number": 3,
+        "ing": 4,
+        "\u2581Paris": 5,
+        "3": 6,
+        "a": 7,
+    }
+    core = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    table = class_table(PreTrainedTokenizerFast(tokenizer_object=core), 8)
+    names = [CLASSES[c] for c in table.tolist()]
+    assert names[1:7] == ["space", "short word", "word", "continuation", "capitalised", "digits"]
+
+
+def test_a_table_of_another_tokenizer_is_refused(demo_tokenizer: Any) -> None:
+    table = class_table(demo_tokenizer, 49152)
+    check_tokenizer(table, demo_tokenizer)
+    model = architectures.build("llama")
+    policy = caw.CapacityPolicy(Evaluator.load("smollm2-135m"))
+    with pytest.raises(ValueError, match="token classes must belong to this model's tokenizer, got [1-9]"):
+        caw.generate(model, architectures.tokenizer(), [[5, 6, 7]], watermark=caw.KGW(key=1), policy=policy)
+    moved = policy.network.for_tokenizer(architectures.tokenizer(), architectures.VOCAB)
+    out = caw.generate(
+        model, architectures.tokenizer(), [[5, 6, 7]], watermark=caw.KGW(key=1), policy=caw.CapacityPolicy(moved),
+        max_new_tokens=3,
+    )  # fmt: skip
+    assert len(out.sequences[0]) == 3
 
 
 def test_mass_against_a_loop() -> None:
