@@ -66,7 +66,7 @@ def test_a_table_of_another_tokenizer_is_refused(demo_tokenizer: Any) -> None:
     check_tokenizer(table, demo_tokenizer)
     model = architectures.build("llama")
     policy = caw.CapacityPolicy(Evaluator.load("smollm2-135m"))
-    with pytest.raises(ValueError, match="token classes must belong to this model's tokenizer, got [1-9]"):
+    with pytest.raises(ValueError, match=r"token classes must belong to this model's tokenizer, got [1-9]"):
         caw.generate(model, architectures.tokenizer(), [[5, 6, 7]], watermark=caw.KGW(key=1), policy=policy)
     moved = policy.network.for_tokenizer(architectures.tokenizer(), architectures.VOCAB)
     out = caw.generate(
