@@ -75,14 +75,16 @@ def variants(
     model: Any, tokenizer: Any, evaluator: Any, tokens: int, batch: int, ids: list[int]
 ) -> dict[str, Callable[[], int]]:
     """Name -> a call that generates and returns how many tokens it made; `plain` is what the others are compared to."""
-    rows = torch.tensor([ids] * batch, device=model.device)
+    # rows that differ early: what all prompts begin with would go through the model once in this library
+    prompts = [[*ids[:2], 100 + row, *ids[2:]] for row in range(batch)]
+    rows = torch.tensor(prompts, device=model.device)
     length = {"max_new_tokens": tokens, "min_new_tokens": tokens}
 
     def ours(watermark: Any, policy: Any, branching: str = "tree") -> Callable[[], int]:
         options = {**length, "branching": branching, "return_trace": False, "progress": False}
         return lambda: (
             caw.generate(
-                model, tokenizer, [ids] * batch, watermark=watermark, policy=policy, batch_size=batch, **options
+                model, tokenizer, prompts, watermark=watermark, policy=policy, batch_size=batch, **options
             ).num_tokens
         )
 
