@@ -29,6 +29,7 @@ float read(const void* base, int64_t i, Dtype type) {
 
 // `count` elements from place `first` on as floats.
 void widen_row(const void* base, int64_t first, int64_t count, Dtype type, float* to) {
+  if (count <= 0) return;  // an empty tensor has no address
   if (type == kFloat32) {
     std::memcpy(to, static_cast<const float*>(base) + first, size_t(count) * sizeof(float));
     return;
@@ -42,6 +43,7 @@ void widen_row(const void* base, int64_t first, int64_t count, Dtype type, float
 
 // `count` floats, rounded to the type, to place `first` and on.
 void narrow_row(const float* from, int64_t count, Dtype type, void* base, int64_t first) {
+  if (count <= 0) return;  // an empty tensor has no address
   if (type == kFloat32) {
     std::memcpy(static_cast<float*>(base) + first, from, size_t(count) * sizeof(float));
     return;
