@@ -15,6 +15,11 @@ BLOCK = 1 << 26  # bytes of lists drawn at once
 WORD = 32
 
 
+def draws_on_device(seeds: torch.Tensor) -> bool:
+    """Whether lists are drawn where the seeds are: on a GPU with the CUDA extension; nothing is kept there."""
+    return seeds.is_cuda and ops.has_kernel("permutation_contains", "cuda")
+
+
 class PermutationLists:
     """Membership in the lists of one (vocab_size, size); mutates only its own store of lists already drawn.
 
@@ -35,6 +40,9 @@ class PermutationLists:
 
         Tokens of V or more are in no list.
         """
+        if draws_on_device(seeds):
+            flat, ids = seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous()
+            return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
         device = seeds.device
         flat, ids = seeds.reshape(-1).cpu(), tokens.reshape(-1).cpu()
         if not self.capacity:  # following one token through the draws is a third of the work of writing the list down
@@ -54,10 +62,14 @@ class PermutationLists:
 
     def masks(self, seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """The lists of seeds int64 [B] as bool [B, vocab_size]; false for ids of V or more."""
-        unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
-        rows, place = self._lists(unique)
-        bits = (rows[place][:, :, None] >> torch.arange(WORD)) & 1
-        lists = bits.flatten(1)[inverse, : self.vocab_size].bool()
+        if draws_on_device(seeds):
+            sets = ops.permutation_green(seeds.contiguous(), self.vocab_size, self.size)
+        else:
+            unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
+            rows, place = self._lists(unique)
+            sets = rows[place][inverse]
+        bits = (sets[:, :, None] >> torch.arange(WORD, device=sets.device)) & 1
+        lists = bits.flatten(1)[:, : self.vocab_size].bool()
         missing = max(0, vocab_size - self.vocab_size)
         return torch.nn.functional.pad(lists, (0, missing))[:, :vocab_size].to(seeds.device)
 
