@@ -189,8 +189,14 @@ def iter_generate(
         backend: None or "reference"; which kernels run.
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
     """
+    if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise TypeError(
+            f"streamer must have put and end as transformers' do, got {type(streamer).__name__}; leave it out"
+        )
     with ended_on_error(streamer):
         kernels = kernels_of(backend)
+        if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+            raise TypeError(f"model must be a transformers causal LM, got {type(model).__name__}; see caw.load_model")
         if streamer is not None and (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
             raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
         check_watermark(watermark)

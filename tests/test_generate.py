@@ -544,3 +544,10 @@ def test_demo_model_branchings_and_batches_agree(demo_model: Any, demo_tokenizer
             reference = BruteForce(demo_model, watermark, policy, eos=ends, **sampling)
             cases += agree(tokens, wanted, reference, ids, f"demo {what} {text!r}")
     assert cases <= 1
+
+
+def test_arguments_of_other_kinds_are_named(model: Any) -> None:
+    with pytest.raises(TypeError, match="model must be a transformers causal LM, got dict; see"):
+        caw.generate({}, tokenizer(), ["a"])
+    with pytest.raises(TypeError, match="streamer must have put and end as transformers' do, got object; leave"):
+        caw.generate(model, tokenizer(), ["a"], streamer=object())

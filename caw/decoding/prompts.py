@@ -71,7 +71,9 @@ def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
     if isinstance(prompts, str):
         prompts = [prompts]
     if not isinstance(prompts, Sequence) or isinstance(prompts, bytes):
-        raise TypeError(f"prompts must be a str, a list of str or a list of id lists, got {type(prompts).__name__}")
+        raise TypeError(
+            f"prompts must be a str, a list of str or a list of id lists, got {type(prompts).__name__}; convert it"
+        )
     if prompts and all(isinstance(p, int) for p in prompts):
         raise TypeError("prompts must be a list of id lists, got one flat list of ids; wrap it in a list")
     if not callable(getattr(tokenizer, "decode", None)):
