@@ -78,6 +78,7 @@ class _Forward:
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self._weights: list[Any] = []
         self._usable = False
+        _ = self.usable  # looked at now: torch.compile would compile again after a first call that notes it down
 
     @property
     def weights(self) -> list[Any]:
