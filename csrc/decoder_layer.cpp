@@ -9,60 +9,16 @@
 #include <cmath>
 #include <cstring>
 
+#include "convert.h"
 #include "cpu/linear.h"
 #include "ops.h"
 
 namespace caw {
 namespace {
 
-constexpr int64_t kLane = 16;  // rows are padded with zeros to the widest vector
 constexpr int64_t kNorm1 = 0, kQ = 1, kK = 2, kV = 3, kO = 4, kNorm2 = 5, kGate = 6, kUp = 7, kDown = 8;
 constexpr int64_t kQNorm = 9, kKNorm = 10;  // Qwen3's; absent in the others
 constexpr float kLargestExponent = 88.0f;   // of the vector exponential
-
-int64_t padded_to_lane(int64_t size) { return (size + kLane - 1) / kLane * kLane; }
-
-float read(const void* base, int64_t i, Dtype type) {
-  if (type == kFloat32) return static_cast<const float*>(base)[i];
-  return float(c10::BFloat16(static_cast<const uint16_t*>(base)[i], c10::BFloat16::from_bits()));
-}
-
-// `count` elements from place `first` on as floats.
-void widen_row(const void* base, int64_t first, int64_t count, Dtype type, float* to) {
-  if (count <= 0) return;  // an empty tensor has no address
-  if (type == kFloat32) {
-    std::memcpy(to, static_cast<const float*>(base) + first, size_t(count) * sizeof(float));
-    return;
-  }
-  const uint16_t* from = static_cast<const uint16_t*>(base) + first;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = uint32_t(from[i]) << 16;
-    std::memcpy(to + i, &bits, sizeof bits);
-  }
-}
-
-// `count` floats, rounded to the type, to place `first` and on.
-void narrow_row(const float* from, int64_t count, Dtype type, void* base, int64_t first) {
-  if (count <= 0) return;  // an empty tensor has no address
-  if (type == kFloat32) {
-    std::memcpy(static_cast<float*>(base) + first, from, size_t(count) * sizeof(float));
-    return;
-  }
-  uint16_t* to = static_cast<uint16_t*>(base) + first;
-  for (int64_t i = 0; i < count; ++i) to[i] = c10::BFloat16(from[i]).x;
-}
-
-// Rows of floats, zeros between `size` and `stride`.
-struct Rows {
-  int64_t count, size, stride;
-  Aligned<float> data;
-  Rows(int64_t count, int64_t size) : count(count), size(size), stride(padded_to_lane(size)) {
-    data.resize(count * stride);
-    for (int64_t i = 0; i < count; ++i) std::fill(row(i) + size, row(i) + stride, 0.0f);
-  }
-  float* row(int64_t i) { return data.data() + i * stride; }
-  const float* row(int64_t i) const { return data.data() + i * stride; }
-};
 
 struct Matrix {
   const char* data;
@@ -71,13 +27,6 @@ struct Matrix {
   std::vector<float> bias;
   int64_t tiles() const { return (outputs + kLinearTile - 1) / kLinearTile; }
 };
-
-std::vector<float> widen(const Tensor& t, Dtype type) {
-  std::vector<float> wide(static_cast<size_t>(t.size(0)));
-  const void* base = t.const_data_ptr();
-  for (int64_t i = 0; i < t.size(0); ++i) wide[size_t(i)] = read(base, i * t.stride(0), type);
-  return wide;
-}
 
 Matrix matrix(const char* name, const Tensor& weight, const std::optional<Tensor>& bias, Dtype type, int64_t outputs,
     int64_t size) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "convert.h"
 #include "ops.h"
 
 namespace caw {
@@ -27,18 +28,6 @@ struct Layout {
   int64_t batch, heads, kv_heads, candidates, dim, padded, rows;
   Dtype dtype;
 };
-
-float read(const void* base, int64_t i, Dtype dtype) {
-  if (dtype == kFloat32) return static_cast<const float*>(base)[i];
-  const uint16_t half = static_cast<const uint16_t*>(base)[i];
-  return dtype == kBFloat16 ? float(c10::BFloat16(half, c10::BFloat16::from_bits())) : float(c10::Half(half, c10::Half::from_bits()));
-}
-
-void write(void* base, int64_t i, float x, Dtype dtype) {
-  if (dtype == kFloat32) static_cast<float*>(base)[i] = x;
-  if (dtype == kBFloat16) static_cast<uint16_t*>(base)[i] = c10::BFloat16(x).x;
-  if (dtype == kFloat16) static_cast<uint16_t*>(base)[i] = c10::Half(x).x;
-}
 
 Layout check(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own, const Tensor& v_own,
     const Tensor& lengths, const std::optional<Tensor>& sinks) {

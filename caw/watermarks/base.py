@@ -6,10 +6,11 @@ detector needs the text alone; the formats of other systems read the prompt too,
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 
@@ -228,6 +229,26 @@ def require_int(name: str, value: Any, low: int, high: int) -> None:
         raise TypeError(f"{expected}, got {type(value).__name__} {value!r}; pass a plain integer")
     if not low <= value <= high:
         raise ValueError(f"{expected}, got {value}; choose a value inside")
+
+
+W = TypeVar("W", bound="VocabularyBound")
+
+
+class VocabularyBound(Watermark):
+    """A watermark whose foreign formats draw lists over the vocabulary of one model; for the fields see `KGW`."""
+
+    format: str
+    vocab_size: int | None
+
+    def with_vocabulary(self: W, vocab_size: int) -> W:
+        if not self.foreign or self.vocab_size is not None:
+            return self
+        known: dict[str, Any] = {"vocab_size": vocab_size}  # the fields are those of the subclasses
+        return dataclasses.replace(self, **known)
+
+    def check_readable(self) -> None:
+        if self.foreign:
+            require_vocabulary(self.format, self.vocab_size)
 
 
 def require_vocabulary(format_name: str, vocab_size: int | None) -> None:

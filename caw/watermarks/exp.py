@@ -16,7 +16,6 @@ share at random; here the context decides it under a key of its own, which no re
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -30,12 +29,11 @@ from caw.watermarks.base import (
     Native,
     Position,
     TokenScores,
-    Watermark,
+    VocabularyBound,
     require_foreign_key,
     require_format,
     require_int,
     require_number,
-    require_vocabulary,
 )
 from caw.watermarks.formats.seeding import markllm_product
 from caw.watermarks.formats.uniforms import rand_at
@@ -55,7 +53,7 @@ PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
 
 
 @dataclass(frozen=True)
-class EXP(Watermark):
+class EXP(VocabularyBound):
     """The exponential (Gumbel) watermark.
 
     Args:
@@ -125,15 +123,6 @@ class EXP(Watermark):
     @property
     def reads_prompt(self) -> bool:
         return self.foreign
-
-    def with_vocabulary(self, vocab_size: int) -> EXP:
-        if not self.foreign or self.vocab_size is not None:
-            return self
-        return dataclasses.replace(self, vocab_size=vocab_size)
-
-    def check_readable(self) -> None:
-        if self.foreign:
-            require_vocabulary(self.format, self.vocab_size)
 
     @property
     def native(self) -> Native | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from caw import ops
-from caw.watermarks.base import Position, require_foreign_key, require_int, require_vocabulary
+from caw.watermarks.base import Position, VocabularyBound, require_foreign_key, require_int
 from caw.watermarks.formats import ForeignLists, SeedRule, find_rule
 from caw.watermarks.green_list import GreenList
 from caw.watermarks.ladder import Ladder, reweight_ladder
@@ -20,7 +19,7 @@ TESTED_AT_ONCE = 8  # a list costs some 0.1 ms, and one test in 1 / gamma finds 
 
 
 @dataclass(frozen=True)
-class ForeignGreenList(GreenList):
+class ForeignGreenList(VocabularyBound, GreenList):
     """A green-list watermark that other systems know too; for the fields see `KGW`."""
 
     seeding: str = "lefthash"
@@ -37,15 +36,6 @@ class ForeignGreenList(GreenList):
     @property
     def reads_prompt(self) -> bool:
         return self.foreign
-
-    def with_vocabulary(self, vocab_size: int) -> GreenList:
-        if not self.foreign or self.vocab_size is not None:
-            return self
-        return dataclasses.replace(self, vocab_size=vocab_size)
-
-    def check_readable(self) -> None:
-        if self.foreign:
-            require_vocabulary(self.format, self.vocab_size)
 
     def validate_foreign(self, rule: SeedRule) -> None:
         """Raise ValueError for parameters that the format cannot have; fills in its context width."""

@@ -8,7 +8,6 @@ Format "markllm": MarkLLM's mask, int(gamma V) times True shuffled by NumPy's PC
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -19,10 +18,10 @@ from caw.watermarks import prf
 from caw.watermarks.base import (
     Native,
     TokenScores,
+    VocabularyBound,
     require_foreign_key,
     require_format,
     require_int,
-    require_vocabulary,
 )
 from caw.watermarks.formats.numpy_mask import numpy_mask
 from caw.watermarks.green_list import GreenList
@@ -31,7 +30,7 @@ DOMAIN = b"caw/unigram"
 
 
 @dataclass(frozen=True)
-class Unigram(GreenList):
+class Unigram(VocabularyBound, GreenList):
     """One fixed green list: the most robust to edits, the easiest to learn from outputs.
 
     Args:
@@ -68,15 +67,6 @@ class Unigram(GreenList):
     @property
     def foreign(self) -> bool:
         return self.format != "native"
-
-    def with_vocabulary(self, vocab_size: int) -> GreenList:
-        if not self.foreign or self.vocab_size is not None:
-            return self
-        return dataclasses.replace(self, vocab_size=vocab_size)
-
-    def check_readable(self) -> None:
-        if self.foreign:
-            require_vocabulary(self.format, self.vocab_size)
 
     @property
     def green_fraction(self) -> float:

@@ -1,0 +1,65 @@
+// Numbers of a tensor as floats and back: float32, bfloat16 and float16, to nearest, ties to even.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/linear.h"
+#include "tensors.h"
+
+namespace caw {
+
+inline float read(const void* base, int64_t i, Dtype type) {
+  if (type == kFloat32) return static_cast<const float*>(base)[i];
+  const uint16_t half = static_cast<const uint16_t*>(base)[i];
+  return type == kBFloat16 ? float(c10::BFloat16(half, c10::BFloat16::from_bits()))
+                           : float(c10::Half(half, c10::Half::from_bits()));
+}
+
+inline void write(void* base, int64_t i, float x, Dtype type) {
+  if (type == kFloat32) static_cast<float*>(base)[i] = x;
+  if (type == kBFloat16) static_cast<uint16_t*>(base)[i] = c10::BFloat16(x).x;
+  if (type == kFloat16) static_cast<uint16_t*>(base)[i] = c10::Half(x).x;
+}
+
+// `count` elements from place `first` on as floats.
+inline void widen_row(const void* base, int64_t first, int64_t count, Dtype type, float* to) {
+  if (count <= 0) return;  // an empty tensor has no address
+  if (type == kFloat32) {
+    std::memcpy(to, static_cast<const float*>(base) + first, size_t(count) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = read(base, first + i, type);
+}
+
+// `count` floats, rounded to the type, to place `first` and on.
+inline void narrow_row(const float* from, int64_t count, Dtype type, void* base, int64_t first) {
+  if (count <= 0) return;  // an empty tensor has no address
+  if (type == kFloat32) {
+    std::memcpy(static_cast<float*>(base) + first, from, size_t(count) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) write(base, first + i, from[i], type);
+}
+
+// Rows of floats, zeros between `size` and `stride`: padded to the widest vector, as LinearKernel reads them.
+struct Rows {
+  int64_t count, size, stride;
+  Aligned<float> data;
+  Rows(int64_t count, int64_t size) : count(count), size(size), stride((size + 15) / 16 * 16) {
+    data.resize(count * stride);
+    for (int64_t i = 0; i < count; ++i) std::fill(row(i) + size, row(i) + stride, 0.0f);
+  }
+  float* row(int64_t i) { return data.data() + i * stride; }
+  const float* row(int64_t i) const { return data.data() + i * stride; }
+};
+
+// A vector as floats.
+inline std::vector<float> widen(const Tensor& t, Dtype type) {
+  std::vector<float> wide(static_cast<size_t>(t.size(0)));
+  const void* base = t.const_data_ptr();
+  for (int64_t i = 0; i < t.size(0); ++i) wide[size_t(i)] = read(base, i * t.stride(0), type);
+  return wide;
+}
+
+}  // namespace caw
