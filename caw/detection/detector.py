@@ -225,6 +225,7 @@ class Detector:
         gap = np.full(self.watermark.window, MISSING, dtype=np.int64)
         stream = np.concatenate([part for text in texts for part in (gap, text)])
         real = stream != MISSING
+        self.watermark.check_ids(int(stream.max(initial=MISSING)))
         scores = self.watermark.score_tokens(torch.from_numpy(stream))
         evidence, counted = scores.compat_evidence, scores.scored
         if self.mode == "exact":

@@ -151,6 +151,10 @@ class Watermark(ABC):
         """Raise ValueError if texts cannot be scored with the parameters given."""
         return
 
+    def check_ids(self, greatest: int) -> None:
+        """Raise ValueError if a text with this token id cannot be a text of the model that the parameters name."""
+        return
+
     @abstractmethod
     def validate(self) -> None:
         """Raise ValueError for parameters out of range."""
@@ -249,6 +253,13 @@ class VocabularyBound(Watermark):
     def check_readable(self) -> None:
         if self.foreign:
             require_vocabulary(self.format, self.vocab_size)
+
+    def check_ids(self, greatest: int) -> None:
+        if self.foreign and self.vocab_size is not None and greatest >= self.vocab_size:
+            raise ValueError(
+                f"format {self.format!r} was given vocab_size {self.vocab_size}, the text holds token id {greatest}, "
+                "which no list covers; use the tokenizer and the vocab_size of the model that wrote the text"
+            )
 
 
 def require_vocabulary(format_name: str, vocab_size: int | None) -> None:

@@ -217,3 +217,14 @@ def test_bad_arguments_are_refused_in_one_sentence(change: dict[str, Any], error
     with pytest.raises(error, match=message) as caught:
         detect(**arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("watermark", [
+    KGW(key=15485863, format="transformers", vocab_size=100),
+    Unigram(key=15485863, format="markllm", vocab_size=100),
+    EXP(key=15485863, format="markllm", vocab_size=100),
+])  # fmt: skip
+def test_ids_beyond_the_lists_of_a_foreign_format_are_refused(watermark: Watermark) -> None:
+    assert detect([5, 99, 7, 8, 98, 3], None, watermark).num_tokens == 6
+    with pytest.raises(ValueError, match="vocab_size 100, the text holds token id 100"):
+        detect([5, 99, 7, 8, 100, 3], None, watermark)
