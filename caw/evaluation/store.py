@@ -1,0 +1,297 @@
+"""Where an evaluation keeps its texts, scores and results: a folder that survives a kill at any moment.
+
+    OUTPUT/
+      config.yaml                    the config of the last run
+      runs/<id>.json                 how lines were made: versions, git commit, command, processes
+      cells/<cell>/cell.json         what every text of the cell shares (never the key)
+      cells/<cell>/generations.<rank>.jsonl    a line per question, written whole as soon as it is finished
+      scores.jsonl                   derived, without texts: a line per (cell, question, key, attack)
+      results.json                   {"rows": [...]}
+
+Lines are the only memory: a question is done iff a line holds its id, so nothing is lost or made twice. Processes write
+files of their own; reading merges them. scores.jsonl and results.json are replaced whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caw.jsonl import JsonlWriter, encode
+
+MADE_BY = "caw evaluate run"
+GENERATIONS = re.compile(r"generations\.([0-9]+)\.jsonl")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer.
+
+    id: of the question, e.g. "gsm8k/test/17". tokens: new ids, the end token included. text: as generated.
+    finish_reason: "eos", "length", "stop" or "error" (the prompt could not be continued, see `error`).
+    answer: what was read from it, None if nothing could be; extraction: how ("stated", "last"). correct: its grade.
+    truncated_text: the text up to the end of its answer; accuracy and detection read this.
+    marked, changed: share of tokens of strength above 0, and of tokens that are not the model's own choice.
+    run: id of the record in runs/ that says how it was made.
+    """
+
+    id: str
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: str
+    answer: str | None
+    correct: bool
+    truncated_text: str
+    marked: float
+    changed: float
+    extraction: str | None = None
+    run: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the detector says about one text under one key.
+
+    cell: whose text it is. watermark, key: which watermark of the config and which key number it was tested for.
+    attack: "none" or a name that says everything, e.g. "word-d-0.1". label: 1 = the text carries this mark.
+    source: "model" or "human". edit_rate: share of words that the attack really changed.
+    """
+
+    cell: str
+    id: str
+    watermark: str
+    key: int
+    attack: str
+    label: int
+    source: str
+    p_value: float
+    z: float
+    num_scored: int
+    num_tokens: int
+    edit_rate: float = 0.0
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Scores are replaced, never repeated: one per identity."""
+        return (self.cell, self.watermark, self.key, self.attack, self.source, natural(self.id))
+
+
+class Cell:
+    """The texts of one model, task, watermark, policy and key; `manifest` says which, {} before the first run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, folder.name
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return read_json(self.folder / "cell.json") or {}
+
+    def begin(self, manifest: Mapping[str, Any]) -> None:
+        """Keep the manifest; raises ValueError if texts are there that were made with another one."""
+        known = self.manifest
+        for name in known.keys() | manifest.keys() if known else ():
+            if known.get(name) != manifest.get(name):
+                raise ValueError(
+                    f"cell {self.name} was made with {name} {known.get(name)!r}, this run has {manifest.get(name)!r}; "
+                    "go back to that, or give another output folder"
+                )
+        if not known:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "cell.json", manifest)
+
+    def files(self) -> list[Path]:
+        """The generations' files of all ranks."""
+        found = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(path for path in found if GENERATIONS.fullmatch(path.name))
+
+    def done(self) -> set[str]:
+        """Ids of the questions that have a line."""
+        return {line["id"] for path in self.files() for line in read_lines(path)}
+
+    def read(self) -> list[Generation]:
+        """Generations of all ranks, by id; raises ValueError for an id that two lines hold."""
+        found: dict[str, Generation] = {}
+        for path in self.files():
+            for line in read_lines(path):
+                made = parse(Generation, {**line, "tokens": tuple(line["tokens"])}, path)
+                if made.id in found:
+                    raise ValueError(
+                        f"cell {self.name} must hold each question once, found {made.id} twice; "
+                        "runs that work at once need the same --world-size and different --rank"
+                    )
+                found[made.id] = made
+        return [found[name] for name in sorted(found, key=natural)]
+
+    @contextlib.contextmanager
+    def writer(self, rank: int = 0) -> Iterator[JsonlWriter]:
+        """Appends lines for this rank alone; a line cut short by a kill is dropped first.
+
+        Raises ValueError if another process of the same rank is at work.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder / f".lock.{rank}", f"rank {rank} of cell {self.name}"):
+            path = self.folder / f"generations.{rank}.jsonl"
+            with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
+                yield writer
+
+
+class Store:
+    """An evaluation's folder; made if it is not there.
+
+    Raises ValueError where the path is a file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"output must be a folder, {self.path} is a file; name another")
+
+    def cell(self, name: str) -> Cell:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a cell's name must be letters, digits and . _ + -, got {name!r}; rename its parts")
+        return Cell(self.path / "cells" / name)
+
+    def cells(self) -> list[Cell]:
+        """Cells that have a manifest, by name."""
+        folder = self.path / "cells"
+        found = [Cell(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+        return [cell for cell in found if cell.manifest]
+
+    def keep_run(self, record: Mapping[str, Any]) -> str:
+        """Write a record of how lines are made; returns its id, the same for equal records."""
+        content = json.dumps(record, sort_keys=True, ensure_ascii=False)
+        name = hashlib.sha256(content.encode()).hexdigest()[:12]
+        (self.path / "runs").mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "runs" / f"{name}.json", record)
+        return name
+
+    def run(self, name: str) -> dict[str, Any]:
+        """The record that `keep_run` wrote; {} for an unknown id."""
+        return read_json(self.path / "runs" / f"{name}.json") or {}
+
+    def read_scores(self) -> list[Score]:
+        """All scores, in order of their identity; [] before the first."""
+        path = self.path / "scores.jsonl"
+        lines = read_lines(path) if path.exists() else []
+        return [parse(Score, line, path) for line in lines]
+
+    def update_scores(self, scores: Iterable[Score]) -> None:
+        """Add scores, replacing those of the same identity; the file changes at once or not at all."""
+        with _locked(self.path / ".lock.scores", "scores.jsonl", wait=True):
+            merged = {score.identity: score for score in [*self.read_scores(), *scores]}
+            ordered = (merged[identity] for identity in sorted(merged))
+            # "id" first, as in every file of lines of this library
+            lines = (encode({"id": score.id, **asdict(score)}) for score in ordered)
+            replace_file(self.path / "scores.jsonl", b"".join(lines))
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """results.json; {"rows": []} before the first."""
+        return read_json(self.path / "results.json") or {"rows": []}
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        write_json(self.path / "results.json", results)
+
+    def write_config(self, text: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path / "config.yaml", text.encode())
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key in which numbers inside names count as numbers: gsm8k/test/9 before gsm8k/test/10."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((0, int(part)) if place % 2 else (1, part) for place, part in enumerate(parts) if part)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Objects of a file that may be being written: a last line without its end counts only if it is whole.
+
+    Raises ValueError naming any other line that holds no object.
+    """
+    *lines, rest = path.read_bytes().split(b"\n")
+    found = []
+    for number, raw in enumerate([*lines, rest] if rest else lines, 1):
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            if number > len(lines):
+                break
+            value = None
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}, line {number}: expected a line of `{MADE_BY}`, found another; remove the line")
+        found.append(value)
+    return found
+
+
+def parse(kind: type[T], line: Mapping[str, Any], path: Path) -> T:
+    """A dataclass from a line; fields that it does not know are left out.
+
+    Raises ValueError naming the fields that are missing.
+    """
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    try:
+        return kind(**{name: line[name] for name in names if name in line})
+    except TypeError:
+        missing = ", ".join(name for name in names if name not in line)
+        raise ValueError(f"{path}: expected lines of `{MADE_BY}`, found one without {missing}; remove it") from None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None if there is none.
+
+    Raises ValueError for anything else in it.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object in {path}, found something else; remove the file")
+    return value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    replace_file(path, (text + "\n").encode("utf-8"))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a whole file in place: readers and kills see the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends."""
+    import fcntl  # POSIX only, and needed by writers alone
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise ValueError(f"{what} is being written by another process; wait for it, or give another rank") from None
+        yield
