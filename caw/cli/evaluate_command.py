@@ -20,10 +20,11 @@ from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.evaluation import evaluator_ablation as ablation
-from caw.evaluator import Evaluator, shipped
+from caw.evaluator import Evaluator, shipped_for
 from caw.evaluator.labels import TEMPLATE, digest, read_labels
-from caw.evaluator.pipeline import TRANSFORMS, obtain_positions, table_for
+from caw.evaluator.pipeline import TRANSFORMS, fitted, obtain_positions, table_for
 from caw.evaluator.positions import Positions
 from caw.evaluator.train import TrainSettings
 
@@ -37,7 +38,10 @@ def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
 
 @evaluate.callback()
 def root() -> None:
-    """Measure evaluators."""
+    """Measure watermarks and evaluators."""
+
+
+evaluate.command("run")(evaluate_run_command)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def evaluate_evaluator_command(
         output.check()
         specs = ablation.variants(_transforms(transforms), _window(window))
         texts = read_labels(labels, data_dir)
-        name = evaluator or (model if model in shipped() else None)
+        name = evaluator or shipped_for(model)
         known = Evaluator.load(name) if name else None
         data = known.provenance.get("data", {}) if known else {}
         training = data.get("labels_sha256") == digest(texts) if train is None and known else train is not False
@@ -120,6 +124,7 @@ def evaluate_evaluator_command(
         device = opt.prepare_device(device, threads)
         with _folder(positions) as folder:
             stored = obtain_positions(model, texts, folder, template=template, device=device, dtype=dtype)
+            known = known and fitted(known, model, stored)
             settings = replace(ablation.QUICK, max_epochs=max_epochs)
             seen = {*data.get("datasets", ())} & {f"{t.dataset}/{t.split}" for t in texts}
             parts = ablation.Parts.of(stored, unseen=not training and not seen)

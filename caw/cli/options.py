@@ -11,7 +11,7 @@ import torch
 import typer
 
 from caw.decoding.prefill_attention import PREFILL_ATTENTIONS
-from caw.evaluator.network import shipped
+from caw.evaluator.network import shipped_for
 from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
@@ -132,9 +132,10 @@ def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
     if needed and needed not in arguments:
         raise ValueError(f"policy {name} needs --{needed}, got none; give a number")
     if kind is CapacityPolicy and "evaluator" not in arguments:
-        if model not in shipped():
+        default = shipped_for(model)
+        if default is None:
             raise ValueError(f"policy capacity needs --evaluator for model {model!r}, got none; train one for it")
-        arguments["evaluator"] = model
+        arguments["evaluator"] = default
     policy = kind(**arguments)
     assert isinstance(policy, Policy)
     return policy

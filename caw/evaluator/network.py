@@ -147,6 +147,12 @@ def _plain_name(name: str | Path) -> str:
     return re.sub(r"[-._](i?q\d\w*|f16|f32|bf16|fp16)$", "", last).removesuffix("-instruct")
 
 
+def shipped_for(model_name: str | Path) -> str | None:
+    """Name of the shipped evaluator of a model, however it is named (hub id, folder, .gguf file); None without one."""
+    plain = _plain_name(model_name)
+    return plain if plain in shipped() else None
+
+
 def shipped() -> list[str]:
     """Names of the evaluators that come with the library."""
     return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))

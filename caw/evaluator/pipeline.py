@@ -19,7 +19,7 @@ from caw.evaluator.metrics import compare, document_interval
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import SPLIT, Positions
 from caw.evaluator.teacher import record_positions
-from caw.evaluator.token_classes import CLASSES, class_table
+from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table
 from caw.evaluator.train import TrainSettings, choose_transform, predict, train
 from caw.models import load_model, load_tokenizer
 
@@ -108,6 +108,18 @@ def table_for(model_name: str | Path, positions: Positions) -> torch.Tensor:
     """Token classes of a model's tokenizer, long enough for every id that the model was seen to give."""
     tokenizer = load_tokenizer(model_name)
     return class_table(tokenizer, max(len(tokenizer), int(positions.arrays["ids"].max()) + 1))
+
+
+def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -> Evaluator:
+    """The evaluator as it reads this model: with token classes of the model's tokenizer, where it has another's."""
+    if evaluator.token_class is None:
+        return evaluator
+    tokenizer = load_tokenizer(model_name)
+    try:
+        check_tokenizer(evaluator.token_class.cpu(), tokenizer)
+    except ValueError:
+        return evaluator.for_tokenizer(tokenizer, len(table_for(model_name, positions)))
+    return evaluator
 
 
 def obtain_positions(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from caw.evaluator import Evaluator, check_model, shipped
+from caw.evaluator import Evaluator, check_model, shipped, shipped_for
 from caw.evaluator.labels import read_labels
 from caw.evaluator.metrics import auroc
 from caw.evaluator.network import WEIGHTS_FOLDER
+from caw.evaluator.pipeline import fitted
 from caw.evaluator.positions import part_of
 from caw.evaluator.teacher import record_positions
 from caw.evaluator.train import predict
@@ -23,6 +24,31 @@ INTERVAL = 0.048
 
 def test_the_demo_model_has_one():
     assert {"smollm2-135m", "smollm2-135m-raw"} <= set(NAMES)
+
+
+@pytest.mark.parametrize(("model", "name"), [
+    ("smollm2-135m", "smollm2-135m"),
+    ("Qwen/Qwen2.5-Coder-0.5B-Instruct", "qwen2.5-coder-0.5b"),
+    ("models/qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", "qwen2.5-coder-0.5b"),
+    ("Qwen/Qwen2.5-0.5B", None),
+    ("smollm2", None),
+])  # fmt: skip
+def test_a_models_own_evaluator_is_found_however_the_model_is_named(model, name):
+    assert shipped_for(model) == name
+
+
+@pytest.mark.slow
+def test_an_evaluator_reads_another_model_with_that_models_token_classes(demo, data_dir, tmp_path):
+    texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
+    held_out = [t for t in texts if part_of(t.name) == "test"][:8]
+    positions = record_positions(*demo, held_out, tmp_path, progress=False)
+    every = np.arange(len(positions))
+    own, other = Evaluator.load("smollm2-135m"), Evaluator.load("qwen2.5-coder-0.5b")
+    assert fitted(own, "smollm2-135m", positions) is own
+    table = fitted(other, "smollm2-135m", positions).token_class
+    assert torch.equal(table[: len(own.token_class)], own.token_class[: len(table)])
+    capacity = predict(other, positions.features(other.spec, every, table))
+    assert auroc(positions.key, capacity) > auroc(positions.key, positions.baselines()["entropy"]) + 0.1
 
 
 @pytest.mark.parametrize("name", NAMES)
