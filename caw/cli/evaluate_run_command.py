@@ -1,0 +1,71 @@
+"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file; resumable at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from caw.cli.errors import INTERRUPTED, complain, user_errors
+from caw.evaluation.config import read_config
+from caw.evaluation.run import Runner, Shard
+from caw.evaluation.store import Store
+
+
+def evaluate_run_command(
+    config: Annotated[Path, typer.Option("--config", "-c", help="YAML file; see below.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder, instead of the config's.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Cells whose name matches this glob, e.g. '*.kgw.soft.0'; repeatable.")
+    ] = None,
+    rank: Annotated[
+        int, typer.Option(envvar="RANK", help="Number of this process, from 0; torchrun sets it.", min=0)
+    ] = 0,
+    world_size: Annotated[
+        int, typer.Option("--world-size", envvar="WORLD_SIZE", help="How many processes share the questions.", min=1)
+    ] = 1,
+    threads: Annotated[int | None, typer.Option(help="CPU threads [all cores].", min=1)] = None,
+) -> None:
+    """Generate answers with and without watermarks, grade them, and test them for the marks.
+
+    A cell is a model, a task, a watermark, a policy and a key; its name is these with dots between them, "none" for
+    unmarked texts. Every answer is written as it is finished: killed at any moment, the same command goes on where it
+    was. Several processes (--rank, --world-size, or torchrun) share the questions.
+
+    Example config:
+
+        output: runs/first
+        models:
+          smollm2: {source: smollm2-135m, evaluator: smollm2-135m}
+        tasks:
+          gsm8k: {data: data, count: 100}
+        watermarks:
+          kgw: {kind: kgw, gamma: 0.25}
+        policies:
+          soft: {kind: fixed, delta: 2.0}
+          hard: {kind: fixed, delta: 8.0}
+          hard+caw: {kind: capacity, theta: 0.6, delta: 8.0}
+
+    Examples:
+
+    - caw evaluate run --config first.yaml --limit 4
+    - torchrun --nproc-per-node 2 -m caw.cli evaluate run --config first.yaml
+    """
+    with user_errors():
+        settings = read_config(config)
+        shard = Shard(rank, world_size)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        folder = output or Path(settings.output)
+        store = Store(folder)
+        runner = Runner(replace(settings, output=str(folder)), store, shard, limit, tuple(only or ()), say=complain)
+        try:
+            made = runner.run()
+        except KeyboardInterrupt:
+            complain(f"interrupted: what is finished is kept in {folder}; the same command continues")
+            raise typer.Exit(INTERRUPTED) from None
+        complain(f"{made} new texts in {folder}")

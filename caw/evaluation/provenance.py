@@ -1,0 +1,78 @@
+"""How texts came to be: digests of weights, versions, commit, command. Never a key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import caw
+
+PACKAGES = ("torch", "transformers", "triton")
+
+
+def state_sha256(state: Mapping[str, torch.Tensor]) -> str:
+    """Digest of names, dtypes, shapes and bytes of tensors, in order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def weights_sha256(source: str, model: torch.nn.Module) -> str:
+    """Digest of the file a model was read from, or else of its weights as loaded."""
+    path = Path(source)
+    return file_sha256(path) if path.is_file() else state_sha256(model.state_dict())
+
+
+def run_record(command: str = "", **more: Any) -> dict[str, Any]:
+    """Versions, commit, command and processor; `more` is added."""
+    versions = {"caw": caw.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None  # type: ignore[assignment]
+    return {
+        "command": command or shlex.join(["caw", *sys.argv[1:]]),
+        "versions": versions,
+        "commit": git_commit(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        **more,
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout this library runs from, "-dirty" if it has edits; None outside of one."""
+    folder = Path(caw.__file__).resolve().parents[1]
+    if not (folder / ".git").exists():
+        return None
+    quiet = {"cwd": folder, "capture_output": True, "text": True, "env": {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}}
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, **quiet)  # type: ignore[call-overload]
+        edits = subprocess.run(
+            ["git", "status", "--porcelain", "-uno", "--", "caw", "csrc", "triton_kernels"], check=True, **quiet
+        )  # type: ignore[call-overload]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return str(head.stdout.strip()) + ("-dirty" if edits.stdout.strip() else "")

@@ -1,0 +1,255 @@
+"""Generate the texts of an evaluation: cells in order of worth, each question once, whatever is killed when.
+
+A question is done iff the store holds a line of it, in any process's file. Processes of one run take turns at the
+questions (number modulo world size), so that they never share one; run again with fewer processes, what the others had
+left is done too.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from caw.evaluation import provenance
+from caw.evaluation.config import CellPlan, Config, ModelSpec
+from caw.evaluation.store import Cell, Generation, Store
+from caw.evaluation.tasks import Question, Task
+from caw.generate import GenerationResult, iter_generate
+from caw.models import load_model
+from caw.policies import CapacityPolicy, Policy
+from caw.watermarks import Watermark
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which share of the questions this process takes: those of number `rank` modulo `world_size`."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"rank must be in [0, world size), got rank {self.rank} of {self.world_size}; number processes from 0"
+            )
+
+    def of(self, questions: Sequence[Question]) -> list[Question]:
+        return list(questions[self.rank :: self.world_size])
+
+
+@dataclass
+class Loaded:
+    """The one model in memory, with the digest of its weights."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    sha256: str
+
+
+@dataclass
+class Runner:
+    """One process of a run.
+
+    Args:
+        config, store: what to do and where it is kept. shard: this process's share.
+        limit: at most so many questions of each cell. only: globs of cells' names; () = all.
+        say: called with a line for people whenever a cell is finished. progress: a bar with the time that is left.
+        command: how the run was started; None = this process's command line.
+    """
+
+    config: Config
+    store: Store
+    shard: Shard = field(default_factory=Shard)
+    limit: int | None = None
+    only: tuple[str, ...] = ()
+    say: Callable[[str], None] = print
+    progress: bool = True
+    command: str = ""
+    finished: Callable[[CellPlan], None] | None = None
+    loaded: Loaded | None = None
+
+    def plan(self) -> list[CellPlan]:
+        """Cells in order; raises ValueError if `only` leaves none."""
+        every = self.config.plan()
+        chosen = [p for p in every if not self.only or any(fnmatch.fnmatchcase(p.name, glob) for glob in self.only)]
+        if not chosen:
+            names = ", ".join(dict.fromkeys(p.name for p in every[:4]))
+            raise ValueError(f"--only must match a cell, {' '.join(self.only)} matches none of {names}, ...")
+        return chosen
+
+    def questions(self, plan: CellPlan) -> list[Question]:
+        """The questions of a cell, all processes' shares."""
+        counts = [count for count in (plan.count, self.limit) if count is not None]
+        return self.config.tasks[plan.task].questions(min(counts, default=None))
+
+    def todo(self, plan: CellPlan) -> list[Question]:
+        """This process's questions that have no line yet."""
+        done = self.store.cell(plan.name).done()
+        return [question for question in self.shard.of(self.questions(plan)) if question.id not in done]
+
+    def run(self) -> int:
+        """Generate what is missing; returns how many texts that were. Interrupted, everything finished is kept."""
+        plans = self.plan()
+        left = {plan: len(self.todo(plan)) for plan in _widest(plans)}
+        total, made = sum(left.values()), 0
+        self.store.write_config(self.config.text)
+        with Bar(total, enabled=self.progress) as bar:
+            for plan in plans:
+                made += self.run_cell(plan, bar)
+        return made
+
+    def run_cell(self, plan: CellPlan, bar: Bar) -> int:
+        """Generate what is missing in one cell."""
+        todo = self.todo(plan)
+        if not todo:
+            return 0
+        started, tokens = time.perf_counter(), 0
+        loaded = self.load(plan.model)
+        mark = self.config.watermark(plan) if plan.watermark else None
+        policy = self.config.policy(plan) if plan.watermark else None
+        task, cell = self.config.tasks[plan.task], self.store.cell(plan.name)
+        cell.begin(self.manifest(plan, loaded, mark, policy))
+        run = self.store.keep_run(
+            provenance.run_record(
+                self.command, batch_size=self.config.generation.batch_size, device=str(loaded.model.device)
+            )
+        )
+        bar.cell(plan.name)
+        with cell.writer(self.shard.rank) as writer:
+            for result in self.results(todo, task, loaded, mark, policy, bar):
+                line = asdict(answer_of(todo[result.index], result, task, run))
+                writer.write(line)
+                tokens += len(result.tokens)
+                bar(len(result.tokens))
+        self.report(cell, len(todo), tokens, time.perf_counter() - started)
+        if self.finished is not None:
+            self.finished(plan)
+        return len(todo)
+
+    def results(
+        self, todo: Sequence[Question], task: Task, loaded: Loaded, mark: Watermark | None, policy: Any, bar: Bar
+    ) -> Any:
+        """Generations of all questions in one call, which reads the shots that their prompts share only once."""
+        settings = asdict(self.config.generation)
+        return iter_generate(
+            loaded.model, loaded.tokenizer, [question.prompt for question in todo], watermark=mark, policy=policy,
+            stop=task.stop or None, return_trace=mark is not None, report=bar.note, **settings,
+        )  # fmt: skip
+
+    def load(self, name: str) -> Loaded:
+        """The model of that name; one that is in memory already is not loaded again."""
+        if self.loaded is None or self.loaded.name != name:
+            self.loaded = None  # frees the other one first
+            spec: ModelSpec = self.config.models[name]
+            model, tokenizer = load_model(spec.source, device=spec.device, dtype=spec.dtype)
+            self.loaded = Loaded(name, model, tokenizer, provenance.weights_sha256(spec.source, model))
+        return self.loaded
+
+    def manifest(self, plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Policy | None) -> dict[str, Any]:
+        """What every text of a cell shares and depends on; equal for all its processes and runs, and without keys."""
+        task = self.config.tasks[plan.task]
+        made: dict[str, Any] = {
+            "model": plan.model,
+            "source": Path(self.config.models[plan.model].source).name,
+            "model_sha256": loaded.sha256,
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+            "task": plan.task,
+            "data_sha256": task.sha256,
+            "split": task.split,
+            "shots": task.shots,
+            "stop": list(task.stop),
+            "generation": self.config.generation.of_text,
+        }
+        if mark is None or plan.watermark is None or plan.policy is None:
+            return {**made, "watermark": None, "policy": None, "key": None, "key_id": None}
+        spec = self.config.watermarks[plan.watermark]
+        _, strength = self.config.policies[plan.policy].for_watermark(plan.watermark, spec.kind)
+        made |= {
+            "watermark": plan.watermark,
+            "watermark_parameters": {"kind": spec.kind, **spec.parameters, **strength},
+            "policy": plan.policy,
+            "policy_parameters": {
+                "kind": self.config.policies[plan.policy].kind, **self.config.policy_parameters(plan)
+            },
+            "key": plan.key,
+            "key_id": mark.key_id,
+        }  # fmt: skip
+        if isinstance(policy, CapacityPolicy):
+            made["policy_parameters"]["evaluator"] = Path(str(policy.evaluator)).name
+            made["evaluator_sha256"] = provenance.state_sha256(policy.network.state_dict())
+        return made
+
+    def report(self, cell: Cell, new: int, tokens: int, seconds: float) -> None:
+        made = cell.read()
+        right = sum(g.correct for g in made)
+        self.say(
+            f"{cell.name}: {len(made)} texts, accuracy {right / len(made):.3f}, "
+            f"{sum(g.answer is None for g in made)} unparsed; {new} new in {seconds:.0f} s, "
+            f"{tokens / max(seconds, 1e-9):.1f} tokens/s"
+        )
+
+
+def _widest(plans: Sequence[CellPlan]) -> list[CellPlan]:
+    """Of entries for the same cell, the last, which asks for the most questions."""
+    return list({plan.name: plan for plan in plans}.values())
+
+
+def answer_of(question: Question, result: GenerationResult, task: Task, run: str) -> Generation:
+    """The line of one finished sequence."""
+    graded, trace = task.grade(result.text, question.gold), result.trace
+    length = len(trace) if trace is not None else 0
+    marked = sum(s > 0 for s in trace.strength) / length if trace is not None and length else 0.0
+    changed = sum(c > 0 for c in trace.choice) / length if trace is not None and length else 0.0
+    return Generation(
+        question.id, tuple(result.tokens), result.text, result.finish_reason, graded.answer, graded.correct,
+        graded.text, round(marked, 6), round(changed, 6), graded.extraction, run, result.error,
+    )  # fmt: skip
+
+
+class Bar:
+    """A bar over the texts of all cells, with the time that is left; nothing where stderr is no terminal."""
+
+    def __init__(self, total: int, *, enabled: bool) -> None:
+        self.bar: Progress | None = None
+        self.total, self.tokens = total, 0
+        if enabled and total and sys.stderr.isatty():
+            columns = (
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                TextColumn("texts, {task.fields[tokens]} tokens"), TimeElapsedColumn(), TimeRemainingColumn(),
+            )  # fmt: skip
+            # generations finish in bursts of a batch: a long window keeps the estimate steady
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600.0)
+        self.name = ""
+
+    def __enter__(self) -> Bar:
+        if self.bar is not None:
+            self.bar.start()
+            self.task = self.bar.add_task("loading", total=self.total, tokens=0)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, tokens: int) -> None:
+        self.tokens += tokens
+        if self.bar is not None:
+            self.bar.update(self.task, advance=1, tokens=self.tokens)
+
+    def cell(self, name: str) -> None:
+        self.name = name
+        self.note("")
+
+    def note(self, message: str) -> None:
+        """Say what is being prepared instead of the cell's name; "" = the name again."""
+        if self.bar is not None:
+            self.bar.update(self.task, description=message or self.name)

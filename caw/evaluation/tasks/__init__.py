@@ -1,0 +1,12 @@
+"""Tasks: questions with prompts, and how answers are graded. A new task is one file and one line here."""
+
+from __future__ import annotations
+
+from caw.evaluation.tasks.base import Graded, Question, Task
+from caw.evaluation.tasks.gsm8k import GSM8K
+from caw.evaluation.tasks.jsonl import JsonlTask
+from caw.evaluation.tasks.mmlu import MMLU
+
+KINDS: dict[str, type[Task]] = {"gsm8k": GSM8K, "mmlu": MMLU, "jsonl": JsonlTask}
+
+__all__ = ["GSM8K", "KINDS", "MMLU", "Graded", "JsonlTask", "Question", "Task"]

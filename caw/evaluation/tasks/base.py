@@ -1,0 +1,182 @@
+"""What a task is: questions with their prompts, where an answer ends, and a grade for each answer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+BadLines = Literal["error", "skip"]
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Question:
+    """id: "task/split/index". prompt: all that the model reads, shots included. gold: the right answer.
+
+    reference: a person's whole answer, "" where the data has none.
+    """
+
+    id: str
+    prompt: str
+    gold: str
+    reference: str = ""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """answer: what was read, None = nothing could be. extraction: "stated", "last" or None. text: up to its end."""
+
+    answer: str | None
+    extraction: str | None
+    correct: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """Questions of one split of one data set.
+
+    Args:
+        name: of the task in the config; ids begin with it.
+        data: a folder, or a `datasets` hub id; None = the task's own hub id.
+        split, first, count: which questions; count None = all from `first` on.
+        shots: solved examples in every prompt. prompt: a file of them, instead of the one in the data folder.
+        bad_lines: what a malformed line of the data is: an "error", or a warning and "skip" (its id is left out).
+    """
+
+    name: str
+    data: str | None = None
+    split: str = "test"
+    first: int = 0
+    count: int | None = None
+    shots: int = 5
+    prompt: str | None = None
+    bad_lines: BadLines = "error"
+
+    def __post_init__(self) -> None:
+        for field, low in (("first", 0), ("count", 1), ("shots", 0)):
+            value = getattr(self, field)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+                raise ValueError(
+                    f"tasks.{self.name}.{field} must be an integer from {low} on, got {value!r}; change it"
+                )
+        if self.bad_lines not in ("error", "skip"):
+            raise ValueError(f"tasks.{self.name}.bad_lines must be error or skip, got {self.bad_lines!r}; choose one")
+
+    @property
+    @abstractmethod
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end an answer: a model that goes on to a question of its own has finished this one."""
+
+    @abstractmethod
+    def load(self) -> list[Question]:
+        """Every question of the split, in order.
+
+        Raises ValueError or OSError in one sentence for data that is missing or malformed.
+        """
+
+    @abstractmethod
+    def grade(self, text: str, gold: str) -> Graded:
+        """Read the answer of one text and compare it with `gold`."""
+
+    @cached_property
+    def everything(self) -> list[Question]:
+        return self.load()
+
+    def questions(self, count: int | None = None) -> list[Question]:
+        """The questions of `first` and `count`; a smaller `count` given here takes the first of them."""
+        whole = self.everything[self.first :][: self.count]
+        if not whole:
+            raise ValueError(
+                f"task {self.name} has {len(self.everything)} questions, none from number {self.first} on; "
+                "lower `first`"
+            )
+        return whole[:count]
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of every question, prompt and answer of the split."""
+        digest = hashlib.sha256()
+        for question in self.everything:
+            for part in (question.id, question.prompt, question.gold, question.reference):
+                digest.update(part.encode() + b"\0")
+        return digest.hexdigest()
+
+    def file(self, *parts: str) -> Path | None:
+        """A file of the local data folder; None where the data comes from a hub.
+
+        Raises FileNotFoundError for a folder or file that does not exist.
+        """
+        if self.data is None or (HUB_ID.fullmatch(self.data) and not Path(self.data).exists()):
+            return None
+        path = Path(self.data, *parts)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"task {self.name} needs {'/'.join(parts)} in its data folder, found none in {self.data}; "
+                "check `data`, or leave it out to load from the hub"
+            )
+        return path
+
+    def hub_rows(self, hub_id: str, config: str, split: str) -> list[dict[str, Any]]:
+        """Rows of a `datasets` data set.
+
+        Raises ImportError where the package is missing, ValueError for what the hub refuses.
+        """
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise ImportError(
+                f"task {self.name} without a local data folder needs the package datasets; "
+                "run `pip install 'caw[eval]'`"
+            ) from error
+        try:
+            return [dict(row) for row in load_dataset(self.data or hub_id, config, split=split)]
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise ValueError(
+                f"could not load {self.data or hub_id} ({reason}); give a local folder as `data`"
+            ) from error
+
+    def blocks(self, text: str) -> str:
+        """The first `shots` examples of a text of examples with blank lines between them.
+
+        Raises ValueError if it has fewer.
+        """
+        found = [block for block in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n").strip()) if block.strip()]
+        if len(found) < self.shots:
+            raise ValueError(
+                f"task {self.name} wants {self.shots} shots, the prompt file has {len(found)}; lower `shots`"
+            )
+        return "".join(f"{block.strip()}\n\n" for block in found[: self.shots])
+
+    def usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> list[Question]:
+        """Questions of rows; one that `read` refuses with ValueError is named, and skipped or fatal by `bad_lines`."""
+        return list(self._usable(rows, where, read))
+
+    def _usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> Iterator[Question]:
+        for index, row in enumerate(rows):
+            try:
+                yield read(index, row)
+            except ValueError as error:
+                message = f"{where}, line {getattr(row, 'number', index + 1)}: {error}"
+                if self.bad_lines == "error":
+                    raise ValueError(f"{message}; repair it, or set tasks.{self.name}.bad_lines to skip") from None
+                warnings.warn(f"{message}; skipped", stacklevel=2)
+
+
+def up_to_line_end(text: str, position: int) -> str:
+    """The text up to the end of the line that `position` lies in, without space at its end."""
+    end = text.find("\n", position)
+    return (text if end < 0 else text[:end]).rstrip()
+
+
+def last(found: Sequence[T]) -> T | None:
+    return found[-1] if found else None

@@ -1,0 +1,79 @@
+"""Answers out of texts, as the field reads them: a stated answer first, else the last thing that could be one.
+
+lm-evaluation-harness grades GSM8K by "The answer is N." (strict) and by the last number (flexible),
+chain-of-thought-hub by the last number; both read MMLU's letter from "the answer is (X)". Here a stated answer counts,
+and where nothing is stated the last number or the last letter in parentheses; `Graded.extraction` says which it was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+
+from caw.evaluation.tasks.base import Graded, last, up_to_line_end
+
+NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
+STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
+ANY_NUMBER = re.compile(NUMBER)
+STATED_LETTER = re.compile(r"\banswer is:?\s*[*\s]*\(?([A-J])(?:\)|\b)", re.IGNORECASE)
+ANY_LETTER = re.compile(r"\(([A-J])\)")
+
+
+def grade_number(text: str, gold: str) -> Graded:
+    """Equal as numbers: "1,200.00" is "1200"; `$` and signs of thousands are left out."""
+    stated = STATED_NUMBER.search(text)
+    if stated:
+        return _number(stated[1], "stated", gold, up_to_line_end(text, stated.end()))
+    found = last(ANY_NUMBER.findall(text))
+    return _number(found, "last", gold, text) if found else Graded(None, None, False, text.rstrip())
+
+
+def _number(answer: str, how: str, gold: str, text: str) -> Graded:
+    plain = plain_number(answer)
+    return Graded(plain, how, same_number(plain, gold), text.rstrip())
+
+
+def grade_letter(text: str, gold: str) -> Graded:
+    """The letter of a choice."""
+    stated = STATED_LETTER.search(text)
+    if stated:
+        return _graded(stated[1].upper(), "stated", gold, up_to_line_end(text, stated.end()))
+    found = last(ANY_LETTER.findall(text))
+    return _graded(found, "last" if found else None, gold, text.rstrip())
+
+
+def grade_exact(text: str, gold: str) -> Graded:
+    """The whole text, space at its ends aside."""
+    return _graded(text.strip() or None, "stated" if text.strip() else None, gold.strip(), text.rstrip())
+
+
+def grade_contains(text: str, gold: str) -> Graded:
+    """Whether the gold answer occurs in the text, whatever the case; nothing but an empty text is unparsable."""
+    found = gold.strip() if gold.strip().casefold() in text.casefold() else ""
+    return Graded(
+        found if text.strip() else None, "stated" if found else None, bool(found), text.rstrip()
+    )  # fmt: skip
+
+
+def _graded(answer: str | None, how: str | None, gold: str, text: str) -> Graded:
+    return Graded(answer, how, answer is not None and answer == gold, text)
+
+
+def plain_number(text: str) -> str:
+    return text.replace(",", "").replace("$", "")
+
+
+def same_number(one: str, other: str) -> bool:
+    try:
+        return Decimal(plain_number(one)) == Decimal(plain_number(other))
+    except InvalidOperation:
+        return False
+
+
+GRADES: dict[str, Callable[[str, str], Graded]] = {
+    "number": grade_number,
+    "letter": grade_letter,
+    "exact": grade_exact,
+    "contains": grade_contains,
+}
