@@ -1,0 +1,102 @@
+"""Attacks on texts, each a seeded function of a text and its id; see `base.Attack`.
+
+`parse_attack("word-d:0.1")` makes one from its name; ATTACKS lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from caw.evaluation.attacks.base import Attack, Attacked, AttackError
+from caw.evaluation.attacks.copy_paste import CopyPaste
+from caw.evaluation.attacks.paraphrase import Paraphrase
+from caw.evaluation.attacks.rankers import Ranker, make_ranker
+from caw.evaluation.attacks.word_d import WordD
+from caw.evaluation.attacks.word_s import WordS
+from caw.evaluation.attacks.word_s_context import WordSContext
+from caw.evaluation.attacks.wordnet import WordNet
+
+__all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse_attack"]
+
+
+@dataclass(frozen=True)
+class AttackSetup:
+    """What attacks need besides their strength; loaded once, when the first attack asks for it.
+
+    seed: of every attack. wordnet: folder of the database, None = the usual ones. ranker: see `rankers.make_ranker`.
+    human: texts to hide in (copy-paste). endpoint: arguments of `Paraphrase` besides seed.
+    """
+
+    seed: int = 0
+    wordnet: str | Path | None = None
+    ranker: str | None = None
+    device: str | None = None
+    human: tuple[str, ...] = field(default=(), repr=False)
+    endpoint: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def words(self) -> WordNet:
+        return WordNet.open(self.wordnet)
+
+    @cached_property
+    def loaded_ranker(self) -> Ranker:
+        return make_ranker(self.ranker, self.device)
+
+
+def _word_d(strength: str, setup: AttackSetup) -> Attack:
+    return WordD(_rate(strength, WordD), seed=setup.seed)
+
+
+def _word_s(strength: str, setup: AttackSetup) -> Attack:
+    return WordS(_rate(strength, WordS), setup.words, seed=setup.seed)
+
+
+def _word_s_context(strength: str, setup: AttackSetup) -> Attack:
+    return WordSContext(_rate(strength, WordSContext), setup.words, setup.loaded_ranker, seed=setup.seed)
+
+
+def _copy_paste(strength: str, setup: AttackSetup) -> Attack:
+    rate, _, parts = strength.partition("x")
+    if parts and not re.fullmatch(r"[0-9]+", parts):
+        raise ValueError(f"copy-paste takes a share and maybe a number of parts, got {strength!r}; give e.g. 0.25x3")
+    return CopyPaste(_rate(rate, CopyPaste), setup.human, int(parts or 1), seed=setup.seed)
+
+
+def _paraphrase(strength: str, setup: AttackSetup) -> Attack:
+    if strength:
+        raise ValueError(f"paraphrase takes no strength, got {strength!r}; leave it out")
+    if not setup.endpoint.get("model") or not setup.endpoint.get("key"):
+        raise ValueError("paraphrase needs a model and a key, got none; give --paraphrase-model and set its --key-env")
+    return Paraphrase(**setup.endpoint, seed=setup.seed)  # type: ignore[arg-type]
+
+
+ATTACKS: dict[str, Callable[[str, AttackSetup], Attack]] = {
+    WordD.kind: _word_d,
+    WordS.kind: _word_s,
+    WordSContext.kind: _word_s_context,
+    CopyPaste.kind: _copy_paste,
+    Paraphrase.kind: _paraphrase,
+}
+
+
+def parse_attack(spec: str, setup: AttackSetup | None = None) -> Attack:
+    """The attack that "KIND:STRENGTH" asks for: word-d:0.1, word-s:0.3, word-s-context:0.3, copy-paste:0.25 (share of
+    the text in what comes out; 0.25x3: in three parts), paraphrase.
+
+    Raises ValueError for unknown kinds and bad strengths, and what the attack needs and does not find.
+    """
+    kind, _, strength = spec.partition(":")
+    if kind not in ATTACKS:
+        raise ValueError(f"an attack must be one of {', '.join(ATTACKS)}, got {kind!r}; write e.g. word-d:0.1")
+    return ATTACKS[kind](strength, setup or AttackSetup())
+
+
+def _rate(text: str, kind: type[Attack]) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{kind.kind} needs a rate, got {text!r}; write e.g. {kind.kind}:0.1") from None

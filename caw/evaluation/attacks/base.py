@@ -1,0 +1,82 @@
+"""What every attack on a text is: a seeded function of the text and its id, with a count of what it really changed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class AttackError(ValueError):
+    """One text could not be attacked; the others can."""
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An attacked text. words: of the text before (copy-paste: after). edited: how many of them the attack changed,
+    removed or, for copy-paste, brought in."""
+
+    text: str
+    edited: int
+    words: int
+
+    @property
+    def edit_rate(self) -> float:
+        """Share of words that the attack really changed, which may be less than it was asked for."""
+        return self.edited / self.words if self.words else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """An attack with its parameters; call it with a text and the text's id.
+
+    The draw depends on the seed, the kind of attack (its `stream`) and the id alone: texts may come in any order and in
+    any shard, and the words that fall at a low rate fall at a higher one too. Marked texts and negatives meet the same
+    attack.
+    """
+
+    kind: ClassVar[str]
+    stream: ClassVar[str]  # kinds of one stream choose the same words
+    parallel: ClassVar[bool] = False  # whether several threads may ask at once, and gain by it
+    seed: int = 0
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Kind and strength, as score lines carry it: "word-d-0.1"."""
+
+    @abstractmethod
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        """The attacked text, from this draw."""
+
+    def __call__(self, text: str, text_id: str) -> Attacked:
+        """The attacked text. Deterministic for (attack, text, text_id), endpoints aside. An empty text stays as it is.
+
+        Raises AttackError where this text alone cannot be attacked.
+        """
+        if not text.strip():
+            return Attacked(text, 0, 0)
+        digest = hashlib.sha256(f"{self.seed}\0{self.stream}\0{text_id}".encode()).digest()
+        return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
+
+    def describe(self) -> dict[str, Any]:
+        """Parameters for provenance."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
+
+
+def check_rate(rate: float) -> None:
+    """Raise ValueError unless rate is in (0, 1]."""
+    if not 0 < rate <= 1:
+        raise ValueError(f"an attack's rate must be above 0 and at most 1, got {rate}; give e.g. 0.1")
+
+
+def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
+    """How many of `words` to change: rate * words, rounded at random so that short texts meet the rate on average."""
+    wanted = rate * words
+    whole = math.floor(wanted + 1e-9)
+    return whole + int(rng.random() < wanted - whole - 1e-9)

