@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import caw
+from caw.cli.benchmark_command import benchmark
 from caw.cli.demo_command import demo
 from caw.cli.detect_command import detect
 from caw.cli.detection_weights_command import detection_weights
@@ -55,6 +56,7 @@ app.command("detection-weights")(detection_weights)
 app.command()(label)
 app.command("train-evaluator")(train_evaluator_command)
 app.command("tune")(tune_command)
+app.command()(benchmark)
 app.add_typer(evaluate, name="evaluate")
 
 

@@ -1,0 +1,6 @@
+"""What watermarking costs: ways to generate, measured in turns in one run, relative to plain decoding."""
+
+from caw.benchmark.cases import BenchmarkSettings, run
+from caw.benchmark.compare import Change, compare
+
+__all__ = ["BenchmarkSettings", "Change", "compare", "run"]

@@ -1,0 +1,197 @@
+"""`caw benchmark`: what watermarking costs here, in time and memory, relative to plain decoding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from caw.benchmark import BenchmarkSettings, Change, compare, run
+from caw.benchmark.cases import Variant
+from caw.benchmark.compare import read
+from caw.benchmark.models import SHAPES
+from caw.benchmark.modes import PLAIN
+from caw.benchmark.plot import plot
+from caw.cli import options as opt
+from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.models import DEMO_MODEL
+
+CASES, OUTPUT = "Cases", "Output"
+MODES_HELP = (
+    "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp with entropy or caw; transformers, "
+    "transformers-static, transformers-kgw, markllm-kgw and as-...-kgw; default; all."
+)
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+def benchmark(
+    model: Annotated[str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
+    shapes: Annotated[
+        str | None, typer.Option(help="Random weights of these shapes instead of --model.", metavar="|".join(SHAPES))
+    ] = None,
+    modes: Annotated[str, _option(CASES, MODES_HELP, metavar="NAME,...")] = "default",
+    batch: Annotated[str, _option(CASES, "Batch sizes.", metavar="N,...")] = "1",
+    prompt: Annotated[str, _option(CASES, "Prompt lengths in tokens.", metavar="N,...")] = "128",
+    tokens: Annotated[int, _option(CASES, "New tokens per sequence.")] = 64,
+    candidates: Annotated[
+        str, _option(CASES, "Candidate slots to repeat the look-ahead of EXP with.", metavar="N,...")
+    ] = "",
+    rounds: Annotated[int, _option(CASES, "Repetitions, all modes in turn in each.")] = 10,
+    memory: Annotated[bool, _option(CASES, "Measure peak memory; on a CPU a process for each mode.")] = True,
+    allow_differences: Annotated[
+        bool, _option(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
+    ] = False,
+    theta: Annotated[float, _option(opt.POLICY, "Leave tokens above this importance unmarked.")] = 0.8,
+    beta: Annotated[float, _option(opt.POLICY, "Strength where a token has no importance.")] = 1.0,
+    evaluator: opt.EvaluatorName = None,
+    json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was measured.", "--json")] = None,
+    plot_file: Annotated[Path | None, _option(OUTPUT, "Image file: bars of time and memory.", "--plot")] = None,
+    compare_file: Annotated[
+        Path | None, _option(OUTPUT, "A saved run: show what changed by more than its noise.", "--compare")
+    ] = None,
+    dtype: opt.DType = "auto",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Measure what watermarking costs on this machine.
+
+    All modes take turns in every round and are reported relative to this library's own unwatermarked decoding in the
+    same round: medians, with the quartiles in brackets. The first run of each mode does not count. Sides that must give
+    the same tokens (in float32) are checked before. A token's time leaves out the prompt and the capture of graphs.
+
+    Exit code 1: slower than the run of --compare beyond noise, or sides that differ.
+
+    Examples:
+
+    - caw benchmark --dtype float32 --threads 1
+    - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.png
+    - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
+    - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
+    """
+    with user_errors():
+        settings = BenchmarkSettings(
+            model, shapes, evaluator, tuple(_names(modes)), _numbers("--batch", batch), _numbers("--prompt", prompt),
+            tokens, _numbers("--candidates", candidates), rounds, theta, beta, dtype,
+            opt.prepare_device(device, threads), threads, memory, allow_differences,
+        )  # fmt: skip
+        for path in (json_file, plot_file):
+            if path is not None and not path.parent.is_dir():
+                raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
+        before = read(compare_file) if compare_file is not None else None
+        console = Console(stderr=True)
+        try:
+            with console.status("starting") as status:
+                found = run(settings, status.update)
+        except RuntimeError as error:  # sides that differ: nothing was timed
+            complain(str(error))
+            raise typer.Exit(BAD_LINES) from None
+        show(found)
+        if json_file is not None:
+            json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            complain(f"wrote {json_file}")
+        if plot_file is not None:
+            plot(found, plot_file)
+            complain(f"wrote {plot_file}")
+        worse = before is not None and show_changes(compare(before, found))
+    if worse or any(check["first"] for check in found["checks"] if found["arguments"]["dtype"] == "float32"):
+        raise typer.Exit(BAD_LINES)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _names(text))
+    except ValueError:
+        raise ValueError(f"{option} must be whole numbers with commas between them, got {text!r}; e.g. 1,8") from None
+
+
+def show(found: dict[str, Any]) -> None:
+    """A table for each case, and under it what the figures belong to."""
+    console = Console()
+    for batch, prompt in dict.fromkeys((row["batch"], row["prompt"]) for row in found["rows"]):
+        console.print(_table(batch, prompt, found["rows"]))
+    for line in notes(found):
+        console.print(line, highlight=False)
+
+
+def _table(batch: int, prompt: int, rows: list[dict[str, Any]]) -> Table:
+    title = f"batch {batch}, prompt of {prompt} tokens"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("mode", no_wrap=True)
+    for name in ("ms/token", "of plain", "tokens/s", "first, ms", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    errors = {}
+    for row in rows:
+        if (row["batch"], row["prompt"]) != (batch, prompt):
+            continue
+        name = Variant(row["mode"], row["slots"]).name
+        if "error" in row:
+            errors[name] = row["error"]
+        else:
+            table.add_row(name, *_cells(row))
+    if errors:
+        table.caption = "\n".join(f"{name} does not work here: {reason}" for name, reason in errors.items())
+        table.caption_justify = "left"
+    return table
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    ratio = row["ratio"]
+    return [
+        f"{row['ms_per_token']['median']:.2f}",
+        f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})",
+        f"{row['tokens_per_second']:.1f}",
+        f"{row['first_token_ms']['median']:.0f} ({row['first_ratio']['median']:.2f})",
+        f"{row['peak_ratio']:.3f}" if "peak_ratio" in row else "",
+    ]
+
+
+def notes(found: dict[str, Any]) -> list[str]:
+    """What the figures belong to, what was not counted, and where sides differ."""
+    arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
+    lines = [
+        f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}, {arguments['tokens']} new tokens, "
+        f"{arguments['rounds']} rounds, {machine.get('gpu') or machine['cpu']}, {machine['threads']} threads, "
+        f"{found['clock']}; brackets: quartiles, and of plain"
+    ]
+    plain = [f"{row['peak_bytes'] / 2**20:.0f} MiB" for row in rows if row["mode"] == PLAIN and "peak_bytes" in row]
+    if plain:
+        lines.append(f"memory: peak over plain's, which is {', '.join(plain)}")
+    preparation = max((row.get("preparation_s", 0.0) for row in rows), default=0.0)
+    warm_up = max((row.get("warm_up_s", 0.0) for row in rows), default=0.0)
+    lines.append(f"not counted: first runs, up to {warm_up:.1f} s; capturing graphs, up to {preparation:.2f} s a run")
+    for check in found["checks"]:
+        if check["first"]:
+            lines.append(
+                f"{check['got']} and {check['expected']}, batch {check['batch']}, prompt {check['prompt']}: "
+                f"{check['equal']} of {check['of']} sequences are equal, first difference at {check['first']}"
+            )
+    return lines
+
+
+def show_changes(changes: list[Change]) -> bool:
+    """What changed beyond noise; whether anything got worse."""
+    flagged = [change for change in changes if change.beyond_noise]
+    console = Console()
+    if not flagged:
+        console.print(f"{len(changes)} figures, none changed by more than its noise", highlight=False)
+        return False
+    table = Table("changed beyond noise", "figure", "before", "now", "factor")
+    for change in sorted(flagged, key=lambda c: -abs(c.factor - 1)):
+        word = "worse" if change.worse else "better"
+        table.add_row(
+            change.row, change.figure, f"{change.before:.3f}", f"{change.after:.3f}", f"{change.factor:.2f} {word}"
+        )
+    console.print(table)
+    return any(change.worse for change in flagged)

@@ -1,0 +1,72 @@
+"""`caw benchmark` on tiny random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from caw.cli import app
+
+TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
+        "--rounds", "2", "--prompt", "9", "--no-memory")  # fmt: skip
+
+
+def run(*more: str) -> Any:
+    environment = {"COLUMNS": "80", "NO_COLOR": "1", "CAW_TRACEBACK": ""}
+    return CliRunner().invoke(app, [*TINY, *more], env=environment)
+
+
+def test_table_json_and_plot(tmp_path: Path) -> None:
+    out, image = tmp_path / "out.json", tmp_path / "out.png"
+    done = run("--batch", "1,2", "--modes", "kgw+caw,exp+caw,transformers", "--candidates", "2", "--json", str(out),
+               "--plot", str(image))  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert len(found["rows"]) == 2 * 5 and found["checks"] and found["machine"]["threads"] == 1
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "batch 2, prompt of 9 tokens" in done.stdout
+    assert any(
+        line.split()[:3] == ["exp+caw", "C=2", f"{found['rows'][3]['ms_per_token']['median']:.2f}"] for line in lines
+    )
+    assert "not counted: first runs" in done.stdout and image.stat().st_size > 10_000
+
+
+def test_default_modes_are_one_screen() -> None:
+    done = run("--rounds", "1")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.rstrip().splitlines()
+    assert len(lines) <= 24 + 4 and max(map(len, lines)) <= 80 and "…" not in done.stdout
+
+
+def test_compare(tmp_path: Path) -> None:
+    saved = tmp_path / "before.json"
+    assert run("--modes", "kgw", "--json", str(saved)).exit_code == 0
+    before = json.loads(saved.read_text())
+    same = run("--modes", "kgw", "--compare", str(saved))
+    assert "changed" in same.stdout
+    for row in before["rows"]:  # as if it had been a hundred times faster, without a doubt
+        for figure in ("ratio", "first_ratio", "ms_per_token", "first_token_ms"):
+            row[figure] = {"median": 0.01 * row[figure]["median"], "low": 0, "high": 0, "n": 10}
+    saved.write_text(json.dumps(before))
+    done = run("--modes", "kgw", "--rounds", "4", "--compare", str(saved))
+    assert done.exit_code == 1 and "worse" in done.stdout and "kgw, batch 1, prompt 9" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--modes", "kgw+magic"), "modes must be among"),
+        (("--batch", "1,x"), "--batch must be whole numbers"),
+        (("--tokens", "1"), "tokens"),
+        (("--json", "no/such/out.json"), "folder must exist"),
+        (("--compare", "no.json"), "cannot use no.json"),
+        (("--shapes", "gpt"), "shapes must be one of"),
+    ],
+)
+def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2 and message in done.stderr, done.stderr
