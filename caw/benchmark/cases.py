@@ -90,9 +90,9 @@ def run(settings: BenchmarkSettings, report: Report | None = None) -> dict[str, 
 
     Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
     prompt, tokens, slots; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
-    each with median, low, high (quartiles) and n; tokens_per_second; preparation_s (capturing graphs, of each run) and
-    warm_up_s (the first run, which compiles), neither of which counts; peak_bytes, peak_ratio; error where a mode of
-    another system does not work here.
+    each with median, low, high (quartiles) and n; rounds_ms, what ms_per_token is the median of; tokens_per_second;
+    preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
+    counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
 
     Raises RuntimeError if sides that must give the same tokens do not, as float32 should (see `equality`).
     """
@@ -230,6 +230,7 @@ def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, An
         "ratio": ratios(times.step, plain.step).as_dict(),
         "first_ratio": ratios(times.first, plain.first).as_dict(),
         "tokens_per_second": batch * tokens / Summary.of(seconds).median,
+        "rounds_ms": [1e3 * seconds for seconds in times.step],
         "preparation_s": scaled(times.preparation, 1.0)["median"],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import time
@@ -97,12 +98,18 @@ def measure(
         raise ValueError(f"a token's time needs at least 2 tokens, got {tokens}; generate more")
     times = {name: Times() for name in calls}
     order, shuffle = list(calls), random.Random(0)
-    for number in range(rounds):
-        shuffle.shuffle(order)
-        for name in order:
-            if progress is not None:
-                progress(f"round {number + 1} of {rounds}: {name}")
-            _one_round(calls[name], times[name], tokens, clock, short)
+    # a full collection over all that was imported takes as long as several steps and would fall to whoever is next
+    gc.collect()
+    gc.freeze()
+    try:
+        for number in range(rounds):
+            shuffle.shuffle(order)
+            for name in order:
+                if progress is not None:
+                    progress(f"round {number + 1} of {rounds}: {name}")
+                _one_round(calls[name], times[name], tokens, clock, short)
+    finally:
+        gc.unfreeze()
     return times
 
 

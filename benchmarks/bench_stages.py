@@ -1,0 +1,73 @@
+"""Where the time of a step goes on a CPU, by stage, plain and marked.
+
+    python benchmarks/bench_stages.py [--model smollm2-135m] [--batches 1 8] [--tokens 48] [--rounds 5] [--out r.json]
+
+Milliseconds a step, medians of the rounds; the modes take turns. "forward" is the model, "record" the top-100 of each
+row, "evaluate + select" one operator, "host loop" everything outside the steps but setup and
+prefill. The stages of a row add up
+to its step (medians nearly so). Processor time with one thread, else wall time: run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from caw.benchmark.machine import about
+from caw.benchmark.models import SHAPES, load_subject, make_prompts
+from caw.benchmark.modes import Job, call_of
+from caw.benchmark.stages import STAGES, breakdown
+from caw.benchmark.timing import clock_for
+
+MODES = ("plain", "kgw", "kgw+caw", "exp+caw")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
+    parser.add_argument("--modes", nargs="+", default=list(MODES))
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    warnings.simplefilter("ignore")
+    rows: list[dict[str, Any]] = []
+    for dtype in arguments.dtypes:
+        subject = load_subject(arguments.model, arguments.shapes, dtype, "cpu", None)
+        _, clock = clock_for(subject.model.device, arguments.threads)
+        for batch in arguments.batches:
+            job = Job(subject, make_prompts(subject, batch, arguments.prompt), theta=0.8, beta=1.0)
+            calls = {mode: call_of(mode, job) for mode in arguments.modes}
+            found = breakdown(calls, arguments.tokens, arguments.rounds, clock)
+            rows += [{"dtype": dtype, "batch": batch, "mode": mode, **row} for mode, row in found.items()]
+            print(f"\n{dtype}, batch {batch}: ms a step\n{table(found)}", flush=True)
+    if arguments.out:
+        settings = {**vars(arguments), "out": None}
+        arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}, indent=1) + "\n")
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """Stages down, modes across."""
+    lines = [f"| stage | {' | '.join(found)} |", "| --- |" + " ---: |" * len(found)]
+    for stage in STAGES:
+        cells = [row["stages"].get(stage) for row in found.values()]
+        if any(cells):
+            figures = [f"{cell['median']:.3f}" if cell else "" for cell in cells]
+            lines.append(f"| {stage} | {' | '.join(figures)} |")
+    whole = [f"{row['step_ms']['median']:.3f}" for row in found.values()]
+    return "\n".join([*lines, f"| **step** | {' | '.join(whole)} |"])
+
+
+if __name__ == "__main__":
+    main()
