@@ -1,4 +1,4 @@
-"""`caw detection-weights`: how much each kind of token should count, from texts marked under other keys."""
+"""`caw detection-weights`: how much each token should count, from texts of other keys or from the policy alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,12 @@ from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import open_lines
 from caw.detection.estimate_weights import estimate_weights, weights_by_kind
+from caw.detection.expected_weights import expected_weights, strengths_of
 from caw.detection.weights import TokenWeights
+from caw.evaluator import Evaluator
+from caw.evaluator.pipeline import fitted
+from caw.evaluator.positions import Positions
+from caw.evaluator.train import predict
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
 from caw.watermarks import Watermark
@@ -36,6 +42,12 @@ def detection_weights(
         str | None,
         typer.Option(help="Instead of texts: a table whose kinds of tokens this tokenizer's shall weigh as."),
     ] = None,
+    positions: Annotated[
+        Path | None,
+        typer.Option(help="Instead of texts: what a model said of labelled texts, a folder of `caw train-evaluator`."),
+    ] = None,
+    evaluator: Annotated[str | None, typer.Option(help="With --positions: weights, by name or file.")] = None,
+    theta: Annotated[float, typer.Option(help="With --positions: of the policy that will mark.")] = 0.9,
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
     prior: Annotated[
         float | None, typer.Option(help="Evidence that a rare token borrows from its kind [what fits best].", min=1)
@@ -45,7 +57,8 @@ def detection_weights(
 
     A policy that protects some kinds of tokens leaves no mark on them; counting them less finds the mark sooner. The
     texts must be marked with other keys than the one that will be tested, by the same policy and on text of the same
-    kind; lines belong to the watermark of --config that their key_id names.
+    kind; lines belong to the watermark of --config that their key_id names. With --positions no marked text is needed:
+    tokens weigh as strongly as a capacity policy with this --evaluator and --theta would mark them.
 
     Examples:
 
@@ -53,21 +66,22 @@ def detection_weights(
     - caw detection-weights --tokenizer smollm2-135m -i practice.jsonl --config keys.yaml -o weights.safetensors
     - caw detect --tokenizer smollm2-135m --weights weights.safetensors essay.txt
     - caw detection-weights --tokenizer ./my-model --like smollm2-135m -o my.safetensors
+    - caw detection-weights --tokenizer smollm2-135m --positions seen --evaluator smollm2-135m -o weights.safetensors
     """
     bad = 0
     with user_errors():
         about = {"tokenizer": tokenizer, "command": shlex.join(["caw", *sys.argv[1:]])}
-        if like is not None:
-            if input is not None or config is not None:
-                raise ValueError(
-                    "--like takes a table instead of texts, got --input or --config as well; leave them out"
-                )
+        if sum(given is not None for given in (like, positions, input)) > 1 or (config is not None and input is None):
+            raise ValueError("--like, --positions and --input with --config are three ways, got two; choose one")
+        if positions is not None:
+            if evaluator is None:
+                raise ValueError("--positions needs --evaluator, got none; name shipped weights or a file")
+            table = from_positions(positions, Evaluator.load(evaluator), theta, tokenizer, about)
+        elif like is not None:
             table = weights_by_kind(TokenWeights.load(like), load_tokenizer(tokenizer), about)
         else:
             if input is None or config is None:
-                raise ValueError(
-                    "expected --input and --config, or --like, got neither; give the marked texts and keys"
-                )
+                raise ValueError("expected --input and --config, --like, or --positions, got none; give marked texts")
             marks = {mark.key_id: mark for mark in read_candidates(config).values()}
             texts, bad = read_texts(input, field, marks)
             loaded = load_tokenizer(tokenizer)
@@ -77,6 +91,19 @@ def detection_weights(
         complain(f"wrote {output}")
     if bad:
         raise typer.Exit(BAD_LINES)
+
+
+def from_positions(
+    folder: Path, evaluator: Evaluator, theta: float, tokenizer: str, about: dict[str, Any]
+) -> TokenWeights:
+    """The table of the strengths that a capacity policy would have on stored positions."""
+    stored = Positions.open(folder)
+    evaluator = fitted(evaluator, tokenizer, stored)
+    capacity = predict(evaluator, stored.features(evaluator.spec, np.arange(len(stored)), evaluator.token_class))
+    loaded, ids = load_tokenizer(tokenizer), np.asarray(stored.arrays["token"], dtype=np.int64)
+    size = max(len(loaded), int(ids.max()) + 1)
+    about = {**about, "model": stored.meta["model"], "labels_sha256": stored.meta["labels_sha256"], "theta": theta}
+    return expected_weights(ids, strengths_of(capacity, theta), loaded, size, about)
 
 
 def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[dict[Watermark, list[Any]], int]:
@@ -102,9 +129,10 @@ def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[di
 
 
 def _show(about: dict[str, Any]) -> None:
-    table = Table("kind of token", "green (or mean score) where marked")
-    for kind, mean in about["mean_by_kind"].items():
+    means = about.get("mean_by_kind") or about["mean_strength_by_kind"]
+    table = Table("kind of token", "green (or mean score) where marked" if "mean_by_kind" in about else "mean strength")
+    for kind, mean in means.items():
         table.add_row(kind, f"{mean:.3f}")
     Console().print(table)
     whence = f"{about['tokens']} tokens" if "tokens" in about else f"kinds of {about['by_kind_from']}"
-    Console().print(f"{whence}, keys {', '.join(about['key_ids'])}", highlight=False)
+    Console().print(f"{whence}, keys {', '.join(about['key_ids']) or 'none'}", highlight=False)

@@ -17,6 +17,7 @@ from scipy import special
 
 from caw.detection.detector import Detector
 from caw.detection.weights import MOST, TokenWeights, levels_of
+from caw.token_texts import token_texts
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -44,8 +45,11 @@ def kind_of(text: str) -> int:
 
 
 def token_kinds(tokenizer: Any, vocab_size: int) -> np.ndarray:
-    """Kind of each token id, int64 [V]."""
-    return np.array([kind_of(tokenizer.decode([i])) for i in range(vocab_size)], dtype=np.int64)
+    """Kind of each token id, int64 [vocab_size]; ids that the tokenizer does not know are "other"."""
+    known = min(vocab_size, len(tokenizer))
+    kinds = np.full(vocab_size, KINDS.index("other"), dtype=np.int64)
+    kinds[:known] = [kind_of(text) for text in token_texts(tokenizer, range(known))]
+    return kinds
 
 
 def tally(texts: Mapping[Watermark, Sequence[Any]], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,10 +7,11 @@ is made once from the tokenizer and travels with the evaluator's weights, so tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from caw.token_texts import token_texts
 
 CLASSES = (
     "space",  # nothing but white space, or nothing at all: special tokens too
@@ -63,14 +64,6 @@ def class_table(tokenizer: Any, vocab_size: int) -> torch.Tensor:
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
     table[:known] = torch.tensor([classify(text) for text in token_texts(tokenizer, range(known))], dtype=torch.uint8)
     return table
-
-
-def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds behind another one: alone, some tokenizers drop the space it begins with."""
-    anchor = tokenizer("a", add_special_tokens=False)["input_ids"][-1:]
-    before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
-    texts = tokenizer.batch_decode([[*anchor, i] for i in ids], clean_up_tokenization_spaces=False)
-    return [text.removeprefix(before) for text in texts]
 
 
 def check_tokenizer(table: torch.Tensor, tokenizer: Any) -> None:
