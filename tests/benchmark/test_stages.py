@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from caw.benchmark.models import load_subject, make_prompts
 from caw.benchmark.modes import Job, call_of
 from caw.benchmark.stages import OUTSIDE, PREFILL, STAGES, StageClock, breakdown, watching
@@ -30,7 +32,8 @@ def test_stages_of_a_model_and_nothing_is_left_behind() -> None:
     before = Stepper.step, Stepper._record, slots.prefill
     subject = load_subject("", "tiny", "float32", "cpu", None)
     job = Job(subject, make_prompts(subject, 2, 9), 0.8, 1.0)
-    found = breakdown({mode: call_of(mode, job) for mode in ("plain", "kgw+caw")}, tokens=6, rounds=3)
+    calls = {mode: call_of(mode, job) for mode in ("plain", "kgw+caw")}
+    found = breakdown(calls, tokens=6, rounds=3, clock=time.thread_time)
     assert (Stepper.step, Stepper._record, slots.prefill) == before
     assert found["plain"]["steps"] == found["kgw+caw"]["steps"] == 6
     plain, marked = (found[mode]["stages"] for mode in ("plain", "kgw+caw"))
