@@ -11,6 +11,7 @@ import typer
 
 from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.evaluation.config import read_config
+from caw.evaluation.publish import publish
 from caw.evaluation.run import Runner, Shard
 from caw.evaluation.store import Store
 
@@ -28,13 +29,20 @@ def evaluate_run_command(
     world_size: Annotated[
         int, typer.Option("--world-size", envvar="WORLD_SIZE", help="How many processes share the questions.", min=1)
     ] = 1,
+    scores_only: Annotated[
+        bool, typer.Option("--scores-only", help="Generate nothing; grade and score again what is there.")
+    ] = False,
+    publish_to: Annotated[
+        Path | None, typer.Option("--publish", help="Copy ids, answers, scores and results here; no texts.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads [all cores].", min=1)] = None,
 ) -> None:
     """Generate answers with and without watermarks, grade them, and test them for the marks.
 
     A cell is a model, a task, a watermark, a policy and a key; its name is these with dots between them, "none" for
     unmarked texts. Every answer is written as it is finished: killed at any moment, the same command goes on where it
-    was. Several processes (--rank, --world-size, or torchrun) share the questions.
+    was. results.json has accuracy and detection per cell, comparisons on the same questions, and accuracy at equal
+    detection. Several processes (--rank, --world-size, or torchrun) share the questions.
 
     Example config:
 
@@ -64,8 +72,12 @@ def evaluate_run_command(
         store = Store(folder)
         runner = Runner(replace(settings, output=str(folder)), store, shard, limit, tuple(only or ()), say=complain)
         try:
-            made = runner.run()
+            made = 0 if scores_only else runner.run()
+            runner.score(anew=scores_only)
         except KeyboardInterrupt:
             complain(f"interrupted: what is finished is kept in {folder}; the same command continues")
             raise typer.Exit(INTERRUPTED) from None
-        complain(f"{made} new texts in {folder}")
+        complain(f"{made} new texts in {folder}, results in {folder / 'results.json'}")
+        if publish_to is not None:
+            count = publish(runner.scorer, runner.config.plan(), publish_to)
+            complain(f"published {count} answers in {publish_to}")

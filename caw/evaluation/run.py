@@ -12,20 +12,26 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from caw.decoding.slots import vocabulary_size
 from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec
+from caw.evaluation.results import Results
+from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
 from caw.generate import GenerationResult, iter_generate
 from caw.models import load_model
 from caw.policies import CapacityPolicy, Policy
 from caw.watermarks import Watermark
+
+RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds of bootstrap
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,8 @@ class Runner:
     say: Callable[[str], None] = print
     progress: bool = True
     command: str = ""
-    finished: Callable[[CellPlan], None] | None = None
     loaded: Loaded | None = None
+    results_at: float = 0.0
 
     def plan(self) -> list[CellPlan]:
         """Cells in order; raises ValueError if `only` leaves none."""
@@ -131,9 +137,27 @@ class Runner:
                 tokens += len(result.tokens)
                 bar(len(result.tokens))
         self.report(cell, len(todo), tokens, time.perf_counter() - started)
-        if self.finished is not None:
-            self.finished(plan)
+        self.scorer.tokenizers[plan.model] = loaded.tokenizer
+        self.scorer.update([plan])
+        if time.monotonic() - self.results_at > RESULTS_EVERY:
+            self.write_results()
         return len(todo)
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.config, self.store)
+
+    def score(self, *, anew: bool = False) -> None:
+        """Scores and results of every cell of the plan that has texts; `anew` does not trust earlier scores."""
+        plans = self.plan()
+        self.scorer.update(plans, anew=anew)
+        self.write_results()
+
+    def write_results(self) -> None:
+        """Replace results.json by what the store holds now of all cells of the config."""
+        with self.store.results_lock():
+            self.store.write_results(Results(self.scorer, self.config.plan()).as_dict())
+        self.results_at = time.monotonic()
 
     def results(
         self, todo: Sequence[Question], task: Task, loaded: Loaded, mark: Watermark | None, policy: Any, bar: Bar
@@ -183,6 +207,8 @@ class Runner:
             "key": plan.key,
             "key_id": mark.key_id,
         }  # fmt: skip
+        if mark.foreign:  # its lists cover the model's vocabulary, which the detector has to know
+            made["watermark_parameters"]["vocab_size"] = vocabulary_size(loaded.model)
         if isinstance(policy, CapacityPolicy):
             made["policy_parameters"]["evaluator"] = Path(str(policy.evaluator)).name
             made["evaluator_sha256"] = provenance.state_sha256(policy.network.state_dict())

@@ -203,6 +203,10 @@ class Store:
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_json(self.path / "results.json", results)
 
+    def results_lock(self) -> contextlib.AbstractContextManager[None]:
+        """Held while results are made and written, so that a process with an older view cannot write last."""
+        return _locked(self.path / ".lock.results", "results.json", wait=True)
+
     def write_config(self, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         replace_file(self.path / "config.yaml", text.encode())

@@ -1,0 +1,199 @@
+"""How well marks are found: scores of texts under a key, and what they say of positives against negatives.
+
+Texts are tokenised anew, as a real detector does. Negatives are the same model's unmarked answers to the same prompts
+and people's answers, tested under the same keys. Thresholds that are fitted come from half of the questions
+("calibration") and are used on the other half ("test"); exact p-values need no fitting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caw.detection import Detector
+from caw.evaluation.quality import RESAMPLES, interval, resampled
+from caw.evaluation.store import Score
+
+FPRS = {"1e2": 1e-2, "1e3": 1e-3}
+
+
+def is_calibration(question_id: str) -> bool:
+    """Whether a question belongs to the calibration half; by its id alone, so that it never changes sides."""
+    return hashlib.sha256(f"caw/split/{question_id}".encode()).digest()[0] < 128
+
+
+def score_texts(
+    detector: Detector,
+    texts: Sequence[tuple[str, str]],
+    *,
+    cell: str,
+    watermark: str,
+    key: int,
+    label: int,
+    source: str,
+    attack: str = "none",
+    edit_rates: Sequence[float] | None = None,
+) -> list[Score]:
+    """Scores of (id, text) pairs; the rest names them, see `Score`. Deterministic."""
+    results = detector([text for _, text in texts]) if texts else []
+    assert isinstance(results, list)
+    rates = edit_rates or [0.0] * len(texts)
+    about = (watermark, key, attack, label, source)
+    return [
+        Score(cell, name, *about, r.p_value, round(r.z_score, 6), r.num_scored, r.num_tokens, round(float(rate), 6))
+        for (name, _), r, rate in zip(texts, results, rates, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """p-values of texts [N] and the question each answers, as an index into the questions of both sides [N]."""
+
+    p_values: np.ndarray
+    question: np.ndarray
+
+    @classmethod
+    def of(cls, scores: Sequence[Score], index: dict[str, int]) -> Samples:
+        kept = [score for score in scores if score.id in index]
+        return cls(
+            np.array([score.p_value for score in kept], dtype=np.float64),
+            np.array([index[score.id] for score in kept], dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.p_values)
+
+
+def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
+    """Probability that a positive's p-value is below a negative's, ties half; None without one of them."""
+    if not len(positives) or not len(negatives):
+        return None
+    try:
+        from sklearn.metrics import roc_auc_score
+    except ModuleNotFoundError as error:
+        raise ImportError("metrics need scikit-learn, found none; run `pip install 'caw[eval]'`") from error
+    labels = np.concatenate([np.ones(len(positives)), np.zeros(len(negatives))])
+    return float(roc_auc_score(labels, -np.concatenate([positives, negatives])))
+
+
+def auroc_interval(
+    positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES
+) -> tuple[float, float] | None:
+    """Interval of the AUROC, questions resampled with all their texts."""
+    if not len(positives) or not len(negatives):
+        return None
+    order = np.sort(negatives.p_values)
+    place = np.argsort(negatives.p_values, kind="stable")
+    above = np.searchsorted(order, positives.p_values, side="right")
+    from_equal = np.searchsorted(order, positives.p_values, side="left")
+    values = np.empty(resamples)
+    for i, drawn in enumerate(resampled(questions, resamples)):
+        ours, theirs = drawn[positives.question], drawn[negatives.question][place]
+        below = np.concatenate([[0], np.cumsum(theirs)])  # weight of negatives with the smallest p-values
+        total = below[-1]
+        wins = ours @ (total - (below[above] + below[from_equal]) / 2)
+        whole = ours.sum() * total
+        values[i] = wins / whole if whole else np.nan
+    return interval(values)
+
+
+def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | None:
+    """The p-value up to which texts are called marked, for the greatest F1; of equal ones the smallest. None for none.
+
+    Halfway (geometrically) to the next p-value, as nothing between two values can tell thresholds apart.
+    """
+    if not len(positives) or not len(negatives):
+        return None
+    values = np.unique(np.concatenate([positives, negatives]))
+    scores = np.array([f1(positives, negatives, value) for value in values])
+    best = int(np.argmax(scores))
+    if best + 1 == len(values):
+        return float(values[best])
+    return float(np.sqrt(max(values[best], 1e-300) * values[best + 1]))
+
+
+def f1(positives: np.ndarray, negatives: np.ndarray, threshold: float) -> float:
+    """F1 with as many negatives as there are, weighted to the number of positives."""
+    found = float((positives <= threshold).mean())
+    false = float((negatives <= threshold).mean())
+    return 2 * found / (1 + found + false)
+
+
+def _share_interval(samples: Samples, hits: np.ndarray, questions: int) -> list[float] | None:
+    drawn = resampled(questions)[:, samples.question]
+    with np.errstate(invalid="ignore"):
+        ends = interval((drawn @ hits) / drawn.sum(axis=1))
+    return list(ends) if ends else None
+
+
+def metrics(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
+    """AUROC, F1, true- and false-positive rates, with intervals over questions.
+
+    tpr_at_fpr_1e2, _1e3: share of positives with exact p-value up to that rate; no fitting, all questions.
+    fpr_1e2, fpr_human_1e2: what that threshold really does to the negatives. auroc: all questions; auroc_test: half.
+    f1: on the test half, at `f1_threshold` from the calibration half; negatives count as much as positives.
+    tpr_at_calibrated_fpr_1e2: on the test half, threshold from the calibration half's negatives; None where these are
+    too few for the rate (below 100 texts). *_human: people's answers as negatives.
+    """
+    names = sorted({score.id for score in positives})
+    index = {name: i for i, name in enumerate(names)}
+    marked, plain, human = (Samples.of(scores, index) for scores in (positives, negatives, people))
+    found: dict[str, Any] = {}
+    for suffix, fpr in FPRS.items():
+        hits = marked.p_values <= fpr
+        found[f"tpr_at_fpr_{suffix}"] = float(hits.mean())
+        found[f"tpr_at_fpr_{suffix}_ci"] = _share_interval(marked, hits, len(names))
+        found[f"fpr_{suffix}"] = _mean(plain.p_values <= fpr)
+        found[f"fpr_human_{suffix}"] = _mean(human.p_values <= fpr)
+    for suffix, others in (("", plain), ("_human", human)):
+        found[f"auroc{suffix}"] = auroc(marked.p_values, others.p_values)
+        ends = auroc_interval(marked, others, len(names))
+        found[f"auroc{suffix}_ci"] = list(ends) if ends else None
+        found |= _fitted(marked, others, names, suffix)
+    found["negatives"], found["negatives_human"] = len(plain), len(human)
+    return found
+
+
+def _fitted(marked: Samples, others: Samples, names: Sequence[str], suffix: str) -> dict[str, Any]:
+    """What thresholds of the calibration half do on the test half."""
+    half = np.array([is_calibration(name) for name in names])
+    ours, theirs = half[marked.question], half[others.question]
+    test, plain = marked.p_values[~ours], others.p_values[~theirs]
+    threshold = best_f1_threshold(marked.p_values[ours], others.p_values[theirs])
+    usable = threshold is not None and len(test) and len(plain)
+    found: dict[str, Any] = {
+        f"f1{suffix}": f1(test, plain, threshold) if usable and threshold is not None else None,
+        f"f1{suffix}_threshold": threshold,
+        f"auroc{suffix}_test": auroc(test, plain),
+    }
+    if usable and threshold is not None:
+        found[f"f1{suffix}_ci"] = _f1_interval(marked, others, half, threshold)
+    for fpr_name, fpr in FPRS.items():
+        limit = _quantile(others.p_values[theirs], fpr)
+        found[f"tpr_at_calibrated_fpr{suffix}_{fpr_name}"] = None if limit is None else _mean(test < limit)
+    return found
+
+
+def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: float) -> list[float] | None:
+    drawn = resampled(len(half)) * ~half
+    ours, theirs = drawn[:, marked.question], drawn[:, others.question]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (ours @ (marked.p_values <= threshold)) / ours.sum(axis=1)
+        false = (theirs @ (others.p_values <= threshold)) / theirs.sum(axis=1)
+        ends = interval(2 * found / (1 + found + false))
+    return list(ends) if ends else None
+
+
+def _quantile(negatives: np.ndarray, fpr: float) -> float | None:
+    """The p-value below which a share `fpr` of the negatives lies at most; None where they are too few to tell."""
+    if len(negatives) * fpr < 1:
+        return None
+    return float(np.sort(negatives)[int(len(negatives) * fpr)])
+
+
+def _mean(hits: np.ndarray) -> float | None:
+    return float(hits.mean()) if len(hits) else None

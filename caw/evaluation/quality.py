@@ -1,0 +1,151 @@
+"""Accuracy with intervals, and whether two policies differ on the same questions.
+
+Repeats under several keys answer the same questions, so they are no independent trials: everything over several keys
+resamples questions, with all keys of a question together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+RESAMPLES, LEVEL = 2000, 0.95
+MEASURES = ("tpr_at_fpr_1e2", "tpr_at_fpr_1e3", "z_mean")
+Interval = tuple[float, float]
+
+
+def wilson(right: int, total: int, level: float = LEVEL) -> Interval:
+    """Wilson's score interval of a share (E. B. Wilson 1927, JASA 22:209); (0, 1) for no trials."""
+    if total == 0:
+        return 0.0, 1.0
+    z = float(stats.norm.ppf(0.5 + level / 2))
+    share, spread = right / total, z * z / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / total + spread / (4 * total))
+    # at 0 and 1 the formula's ends are exact, but not in floating point
+    return 0.0 if right == 0 else max(0.0, middle - half), 1.0 if right == total else min(1.0, middle + half)
+
+
+def mcnemar(only_a: int, only_b: int) -> float:
+    """Exact two-sided p-value that A and B are right equally often, from the questions that just one got right."""
+    if only_a + only_b == 0:
+        return 1.0
+    return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
+
+
+def resampled(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """How often each question is drawn, int64 [R, Q]; deterministic, equal for every call of the same size."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(questions, np.full(questions, 1 / questions), size=resamples)
+
+
+def interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
+    """Percentile interval of resampled values [R]; those that no resample defines are left out, None if all are."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return None
+    low, high = np.quantile(known, [0.5 - level / 2, 0.5 + level / 2])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What one policy did at each question; questions [Q] in the same order for all that are compared.
+
+    correct: float64 [Q, N] over N keys, 0 or 1. measures: name -> float64 [Q, N], what detection said (found at a
+    false-positive rate: 0 or 1; z-score), empty for unmarked texts. strength: of fixed policies, 0 unmarked, else None.
+    """
+
+    policy: str
+    correct: np.ndarray
+    measures: Mapping[str, np.ndarray]
+    strength: float | None = None
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """Share of keys with a right answer, float64 [Q]."""
+        return np.asarray(self.correct.mean(axis=1))
+
+
+def compare(a: Outcomes, b: Outcomes, resamples: int = RESAMPLES) -> dict[str, object]:
+    """Accuracy of A minus that of B on the same questions, with an interval and a p-value.
+
+    p_value: McNemar's exact test where both have one key; over several keys, a sign-flip test of the questions'
+    differences (each question is one pair, its keys averaged), exact by their normal limit only: 10,000 flips, seeded.
+    """
+    difference = a.accuracy - b.accuracy
+    weights = resampled(len(difference), resamples)
+    single = a.correct.shape[1] == b.correct.shape[1] == 1
+    only_a, only_b = int((difference > 0).sum()), int((difference < 0).sum())
+    ends = interval(weights @ difference / len(difference))
+    return {
+        "a": a.policy,
+        "b": b.policy,
+        "n": len(difference),
+        "accuracy_a": float(a.accuracy.mean()),
+        "accuracy_b": float(b.accuracy.mean()),
+        "difference": float(difference.mean()),
+        "difference_ci": list(ends) if ends else None,
+        "better_a": only_a,
+        "better_b": only_b,
+        "test": "mcnemar" if single else "sign-flip",
+        "p_value": mcnemar(only_a, only_b) if single else sign_flip(difference),
+    }
+
+
+def sign_flip(difference: np.ndarray, flips: int = 10_000, seed: int = 0) -> float:
+    """Two-sided p-value of a mean of 0 for paired differences [Q], by random signs; at least 1 / (flips + 1)."""
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(flips, len(difference)))
+    # a tolerance: sums of the same differences in other order must count as equal
+    extreme = np.abs(signs @ difference) >= abs(difference.sum()) - 1e-9
+    return float((1 + extreme.sum()) / (flips + 1))
+
+
+def equal_detection(
+    target: Outcomes, fixed: Sequence[Outcomes], measure: str, resamples: int = RESAMPLES
+) -> dict[str, object] | None:
+    """Accuracy of a policy minus that of a fixed strength which is found equally well.
+
+    The fixed policies and the unmarked texts (strength 0) give a curve of accuracy over `measure`, a straight line
+    between neighbours in strength; it is read where the target's measure lies. Questions are resampled for all at once.
+
+    Returns difference, difference_ci, accuracy_fixed (read from the curve), target_measure, inside (whether the target
+    lies on the curve; if not, the curve's end is taken: beyond its strong end that is unfair to the target, because the
+    fixed strength is found less well there); None where fewer than two points have the measure.
+    """
+    curve = sorted(
+        (f for f in fixed if f.strength is not None and measure in f.measures), key=lambda f: f.strength or 0
+    )
+    if len(curve) < 2 or measure not in target.measures:
+        return None
+    questions = len(target.correct)
+    weights = np.concatenate([np.ones((1, questions)), resampled(questions, resamples)]) / questions
+    accuracy = np.stack([weights @ f.accuracy for f in curve], axis=1)
+    found = np.stack([weights @ f.measures[measure].mean(axis=1) for f in curve], axis=1)
+    found = np.maximum.accumulate(found, axis=1)  # a stronger mark is not found less well but by chance
+    at = weights @ target.measures[measure].mean(axis=1)
+    read = np.array([_read(x, xs, ys) for x, xs, ys in zip(at, found, accuracy, strict=True)])
+    difference = weights @ target.accuracy - read
+    ends = interval(difference[1:])
+    return {
+        "policy": target.policy,
+        "measure": measure,
+        "curve": [f.policy for f in curve],
+        "n": questions,
+        "target_measure": float(at[0]),
+        "accuracy": float(target.accuracy.mean()),
+        "accuracy_fixed": float(read[0]),
+        "difference": float(difference[0]),
+        "difference_ci": list(ends) if ends else None,
+        "inside": bool(found[0, 0] <= at[0] <= found[0, -1]),
+    }
+
+
+def _read(x: float, xs: np.ndarray, ys: np.ndarray) -> float:
+    """The curve at x; where strengths are found equally well, the weakest of them, which costs the least."""
+    keep = np.concatenate([[True], np.diff(xs) > 0])
+    return float(np.interp(x, xs[keep], ys[keep]))

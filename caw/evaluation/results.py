@@ -1,0 +1,270 @@
+"""results.json: a row per cell, a row over all keys of it, comparisons of policies, and accuracy at equal detection."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from caw.evaluation import quality
+from caw.evaluation.config import NONE, STRENGTHS, CellPlan, Config
+from caw.evaluation.detectability import FPRS, metrics
+from caw.evaluation.quality import Outcomes
+from caw.evaluation.scoring import HUMAN, MODEL, Scorer
+from caw.evaluation.store import Generation, Score
+
+Group = tuple[str, str, str | None, str | None]  # model, task, watermark, policy
+DIGITS = 6
+
+
+@dataclass
+class Results:
+    """Everything results.json says, from the store's texts and scores.
+
+    Args:
+        scorer: reads texts. plans: the cells; those without texts are left out.
+    """
+
+    scorer: Scorer
+    plans: Sequence[CellPlan]
+    texts: dict[str, list[Generation]] = field(init=False)
+    scores: dict[tuple[str, str, int, str, str], list[Score]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        every = {plan.name: plan for plan in self.plans}
+        for plan in list(every.values()):
+            bare = replace(plan, watermark=None, policy=None, key=None)
+            every.setdefault(bare.name, bare)
+        self.texts = {name: self.scorer.generations(plan) for name, plan in every.items()}
+        self.groups: dict[Group, list[CellPlan]] = defaultdict(list)
+        for name, plan in every.items():
+            if self.texts[name]:
+                self.groups[plan.model, plan.task, plan.watermark, plan.policy].append(plan)
+        self.scores = defaultdict(list)
+        for score in self.scorer.store.read_scores():
+            self.scores[score.cell, score.watermark, score.key, score.attack, score.source].append(score)
+
+    @property
+    def config(self) -> Config:
+        return self.scorer.config
+
+    def as_dict(self) -> dict[str, Any]:
+        """The whole file; numbers of 6 digits."""
+        return {
+            "rows": [_rounded(row) for group in self.groups for row in self.rows(group)],
+            "attacked": [_rounded(row) for group in self.groups for row in self.attacked(group)],
+            "comparisons": [_rounded(row) for row in self.comparisons()],
+            "equal_detection": [_rounded(row) for row in self.equal_detection()],
+        }
+
+    def rows(self, group: Group) -> Iterator[dict[str, Any]]:
+        """A row per key, and one over all keys if there are several."""
+        plans = self.groups[group]
+        for plan in plans:
+            yield self.row(group, [plan])
+        if len(plans) > 1:
+            yield self.row(group, plans)
+
+    def row(self, group: Group, plans: Sequence[CellPlan]) -> dict[str, Any]:
+        """What the texts of one group and these keys say."""
+        manifest = self.scorer.store.cell(plans[0].name).manifest
+        made = [g for plan in plans for g in self.texts[plan.name]]
+        lengths = [len(g.tokens) for g in made]
+        runs = sorted({g.run for g in made})
+        row: dict[str, Any] = {
+            **_named(group),
+            "n": len({g.id for g in made}),
+            "texts": len(made),
+            "key_id": manifest.get("key_id") if len(plans) == 1 else "all",
+            "keys": sum(plan.key is not None for plan in plans),
+            "policy_parameters": manifest.get("policy_parameters"),
+            "watermark_parameters": manifest.get("watermark_parameters"),
+            "accuracy": _share(g.correct for g in made),
+            "accuracy_ci": self.accuracy_interval(plans),
+            "accuracy_stated": _share(g.correct and g.extraction == "stated" for g in made),
+            "unparsed": sum(g.answer is None for g in made),
+            "stated": _share(g.extraction == "stated" for g in made),
+            "tokens": sum(lengths),
+            "tokens_median": float(np.median(lengths)),
+            "ended": _share(g.finish_reason in ("eos", "stop") for g in made),
+            "errors": sum(g.finish_reason == "error" for g in made),
+            "marked": float(np.mean([g.marked for g in made])),
+            "changed": float(np.mean([g.changed for g in made])),
+        }
+        if group[2] is not None:
+            row |= self.detection(plans, "none")
+        row["command"] = "; ".join(dict.fromkeys(self.scorer.store.run(run).get("command", "") for run in runs))
+        row["runs"] = runs
+        return row
+
+    def accuracy_interval(self, plans: Sequence[CellPlan]) -> list[float] | None:
+        """Wilson's for one key; over several, questions resampled with all their keys."""
+        if len(plans) == 1:
+            made = self.texts[plans[0].name]
+            return list(quality.wilson(sum(g.correct for g in made), len(made)))
+        by_question: dict[str, list[bool]] = defaultdict(list)
+        for plan in plans:
+            for g in self.texts[plan.name]:
+                by_question[g.id].append(g.correct)
+        right = np.array([sum(v) for v in by_question.values()], dtype=np.float64)
+        total = np.array([len(v) for v in by_question.values()], dtype=np.float64)
+        drawn = quality.resampled(len(right))
+        ends = quality.interval((drawn @ right) / (drawn @ total))
+        return list(ends) if ends else None
+
+    def detection(self, plans: Sequence[CellPlan], attack: str) -> dict[str, Any]:
+        """Metrics of the positives of these cells against their negatives; {} where nothing was scored."""
+        positives, negatives, people = (
+            [s for plan in plans for s in self.scores[self._place(plan, attack, marked, source)]]
+            for marked, source in ((True, MODEL), (False, MODEL), (False, HUMAN))
+        )
+        if not positives:
+            return {}
+        return {
+            **metrics(positives, negatives, people),
+            "z_mean": float(np.mean([s.z for s in positives])),
+            "z_mean_unmarked": float(np.mean([s.z for s in negatives])) if negatives else None,
+            "num_scored_mean": float(np.mean([s.num_scored for s in positives])),
+        }
+
+    def _place(self, plan: CellPlan, attack: str, marked: bool, source: str) -> tuple[str, str, int, str, str]:
+        assert plan.watermark is not None and plan.key is not None
+        cell = plan.name if marked else f"{plan.model}.{plan.task}.{NONE}"
+        return cell, plan.watermark, plan.key, attack, source
+
+    def attacked(self, group: Group) -> Iterator[dict[str, Any]]:
+        """A row per attack, over all keys that were attacked; intact texts' rows are in `rows`."""
+        plans = self.groups[group]
+        if group[2] is None:
+            return
+        names = {plan.name for plan in plans}
+        attacks = sorted({place[3] for place, found in self.scores.items() if place[0] in names and found} - {"none"})
+        for attack in attacks:
+            hit = [plan for plan in plans if self.scores[self._place(plan, attack, True, MODEL)]]
+            scores = [s for plan in hit for s in self.scores[self._place(plan, attack, True, MODEL)]]
+            yield {
+                **_named(group),
+                "attack": attack,
+                "n": len({s.id for s in scores}),
+                "texts": len(scores),
+                "keys": len(hit),
+                "edit_rate": float(np.mean([s.edit_rate for s in scores])),
+                **self.detection(hit, attack),
+            }
+
+    def outcomes(self, group: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
+        """What one policy did at these questions under these keys ([] = it has none)."""
+        plans = [plan for plan in self.groups[group] if plan.key is None or plan.key in keys]
+        place = {name: i for i, name in enumerate(ids)}
+        correct = np.zeros((len(ids), len(plans)))
+        measures: dict[str, np.ndarray] = {}
+        for column, plan in enumerate(plans):
+            for g in self.texts[plan.name]:
+                if g.id in place:
+                    correct[place[g.id], column] = g.correct
+        if group[2] is not None:
+            measures = self._measures([self._place(plan, "none", True, MODEL) for plan in plans], place)
+        return Outcomes(group[3] or NONE, correct, measures, self.strength(group))
+
+    def _measures(self, places: Sequence[tuple[str, str, int, str, str]], ids: Mapping[str, int]) -> dict[str, Any]:
+        names = [*(f"tpr_at_fpr_{suffix}" for suffix in FPRS), "z_mean"]
+        found = {name: np.zeros((len(ids), len(places))) for name in names}
+        for column, place in enumerate(places):
+            for score in self.scores[place]:
+                if score.id in ids:
+                    for suffix, fpr in FPRS.items():
+                        found[f"tpr_at_fpr_{suffix}"][ids[score.id], column] = score.p_value <= fpr
+                    found["z_mean"][ids[score.id], column] = score.z
+        return found
+
+    def strength(self, group: Group) -> float | None:
+        """How strong a fixed policy is, to order the curve: 0 for unmarked texts; None for other policies."""
+        _, _, watermark, policy = group
+        if watermark is None or policy is None:
+            return 0.0
+        if self.config.policies[policy].kind != "fixed":
+            return None
+        plan = self.groups[group][0]
+        mark, names = self.config.watermark(plan), STRENGTHS[self.config.watermarks[watermark].kind]
+        return float(self.config.policy(plan).max_strength * (getattr(mark, names[0]) if names else 1.0))
+
+    def families(self) -> Iterator[tuple[Group, list[Group]]]:
+        """(unmarked, marked by the same watermark) groups of each model and task."""
+        families: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
+        for group in self.groups:
+            if group[2] is not None:
+                families[group[0], group[1], group[2]].append(group)
+        for (model, task, _), groups in families.items():
+            yield (model, task, None, None), groups
+
+    def shared(self, groups: Sequence[Group]) -> tuple[list[str], list[int]]:
+        """Questions that all groups answered under every key that all of them have."""
+        keys = set.intersection(*({p.key for p in self.groups[g] if p.key is not None} for g in groups if g[2]))
+        ids = [
+            {g.id for g in self.texts[plan.name]}
+            for group in groups
+            for plan in self.groups[group]
+            if plan.key is None or plan.key in keys
+        ]
+        return sorted(set.intersection(*ids)) if keys and ids else [], sorted(keys)
+
+    def comparisons(self) -> Iterator[dict[str, Any]]:
+        """Every pair of policies of one watermark, and each of them with unmarked texts; the second is subtracted."""
+        for bare, groups in self.families():
+            pairs = [(g, bare) for g in groups if bare in self.groups] + [(b, a) for a, b in combinations(groups, 2)]
+            for a, b in pairs:
+                ids, keys = self.shared([a, b])
+                if ids:
+                    row = quality.compare(self.outcomes(a, ids, keys), self.outcomes(b, ids, keys))
+                    yield {**_family(groups[0]), "keys": len(keys), **row}
+
+    def equal_detection(self) -> Iterator[dict[str, Any]]:
+        """Each policy that is not fixed, against the fixed strength that is found as well."""
+        for bare, groups in self.families():
+            fixed = [g for g in [bare, *groups] if g in self.groups and self.strength(g) is not None]
+            for group in groups:
+                if group in fixed or not any(g[2] for g in fixed):
+                    continue
+                ids, keys = self.shared([group, *fixed])
+                if not ids:
+                    continue
+                curve = [self._with_null(g, groups[0], ids, keys) for g in fixed]
+                for measure in quality.MEASURES:
+                    row = quality.equal_detection(self.outcomes(group, ids, keys), curve, measure)
+                    if row:
+                        yield {**_family(group), "keys": len(keys), **row}
+
+    def _with_null(self, group: Group, marked: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
+        """Outcomes of a point of the curve; unmarked texts with what the detector says of them under these keys."""
+        outcomes = self.outcomes(group, ids, keys)
+        if group[2] is not None:
+            return outcomes
+        places = [self._place(plan, "none", False, MODEL) for plan in self.groups[marked] if plan.key in keys]
+        return replace(outcomes, measures=self._measures(places, {name: i for i, name in enumerate(ids)}))
+
+
+def _named(group: Group) -> dict[str, Any]:
+    return {"model": group[0], "task": group[1], "watermark": group[2] or NONE, "policy": group[3] or NONE}
+
+
+def _family(group: Group) -> dict[str, Any]:
+    return {"model": group[0], "task": group[1], "watermark": group[2]}
+
+
+def _share(values: Iterable[bool]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers of 6 significant digits: what is beyond is noise, and differs between machines."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(part) for part in value]
+    return value

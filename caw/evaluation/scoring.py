@@ -1,0 +1,108 @@
+"""From the store's texts to scores: each marked cell's texts, and its negatives under the same key.
+
+Grades and scores are derived from `text` alone, so both can be made again when the library reads answers better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from caw.detection import Detector
+from caw.evaluation.config import CellPlan, Config
+from caw.evaluation.detectability import score_texts
+from caw.evaluation.store import Generation, Score, Store
+from caw.evaluation.tasks import Question
+from caw.models import load_tokenizer
+
+MODEL, HUMAN = "model", "human"
+
+
+@dataclass
+class Scorer:
+    """Tests texts for the marks of a config's watermarks.
+
+    Args:
+        config, store: as of the run. tokenizers: by name of the model; one that is missing is loaded when needed.
+    """
+
+    config: Config
+    store: Store
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _questions(self) -> dict[str, dict[str, Question]]:
+        return {}
+
+    def questions(self, task: str) -> dict[str, Question]:
+        """Every question of a task's split, by id."""
+        if task not in self._questions:
+            self._questions[task] = {q.id: q for q in self.config.tasks[task].everything}
+        return self._questions[task]
+
+    def generations(self, plan: CellPlan) -> list[Generation]:
+        """A cell's texts, graded anew; those of questions that the data no longer has are left out."""
+        task, known = self.config.tasks[plan.task], self.questions(plan.task)
+        made = []
+        for old in self.store.cell(plan.name).read():
+            if old.id in known:
+                graded = task.grade(old.text, known[old.id].gold)
+                made.append(
+                    replace(
+                        old, answer=graded.answer, extraction=graded.extraction, correct=graded.correct,
+                        truncated_text=graded.text,
+                    )
+                )  # fmt: skip
+        return made
+
+    def detector(self, plan: CellPlan) -> Detector:
+        """The detector of a marked cell's key."""
+        if plan.model not in self.tokenizers:
+            self.tokenizers[plan.model] = load_tokenizer(self.config.models[plan.model].source)
+        mark = self.config.watermark(plan)
+        parameters = self.store.cell(plan.name).manifest.get("watermark_parameters", {})
+        if mark.foreign and parameters.get("vocab_size"):
+            mark = mark.with_vocabulary(parameters["vocab_size"])
+        return Detector(self.tokenizers[plan.model], mark)
+
+    def update(self, plans: Iterable[CellPlan], *, anew: bool = False) -> None:
+        """Score what has no score yet in these cells and their negatives; with `anew`, everything."""
+        known = set() if anew else {score.identity for score in self.store.read_scores()}
+        fresh: dict[tuple[Any, ...], Score] = {}
+        for plan in {plan.name: plan for plan in plans if plan.watermark is not None}.values():
+            for score in self.scores(plan, known | fresh.keys()):
+                fresh[score.identity] = score
+        if fresh:
+            self.store.update_scores(fresh.values())
+
+    def scores(self, plan: CellPlan, known: set[tuple[Any, ...]]) -> list[Score]:
+        """Scores of a marked cell's texts, and of the negatives under its key, but those whose identity is known."""
+        assert plan.watermark is not None and plan.key is not None
+        marked = self.generations(plan)
+        if not marked:
+            return []
+        unmarked = replace(plan, watermark=None, policy=None, key=None)
+        ids = [generation.id for generation in marked]
+        people = [(name, self.questions(plan.task)[name].reference) for name in ids]
+        groups = (
+            (plan.name, 1, MODEL, [(g.id, g.truncated_text) for g in marked]),
+            (unmarked.name, 0, MODEL, [(g.id, g.truncated_text) for g in self.generations(unmarked)]),
+            (unmarked.name, 0, HUMAN, [(name, text) for name, text in people if text]),
+        )
+        detector, made = self.detector(plan), list[Score]()
+        for cell, label, source, texts in groups:
+            new = [
+                (name, text)
+                for name, text in texts
+                if _identity(cell, name, plan.watermark, plan.key, label, source) not in known
+            ]
+            made += score_texts(
+                detector, new, cell=cell, watermark=plan.watermark, key=plan.key, label=label, source=source
+            )
+        return made
+
+
+def _identity(cell: str, name: str, watermark: str, key: int, label: int, source: str) -> tuple[Any, ...]:
+    return Score(cell, name, watermark, key, "none", label, source, 1.0, 0.0, 0, 0).identity
