@@ -37,10 +37,12 @@ TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "sto
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """source: what `caw.load_model` takes. evaluator: weights for capacity policies, by name or file. dtype, device."""
+    """source: what `caw.load_model` takes. evaluator: of capacity policies, by name or file. dtype, device.
+    weights: a table of weights per token for a second reading of every text, by name or file."""
 
     source: str
     evaluator: str | None = None
+    weights: str | None = None
     dtype: str = "auto"
     device: str | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,16 +37,33 @@ def score_texts(
     source: str,
     attack: str = "none",
     edit_rates: Sequence[float] | None = None,
+    weighted: Detector | None = None,
 ) -> list[Score]:
-    """Scores of (id, text) pairs; the rest names them, see `Score`. Deterministic."""
+    """Scores of (id, text) pairs; the rest names them, see `Score`. Deterministic.
+
+    weighted: the same detector with weights per token, for a second reading.
+    """
     results = detector([text for _, text in texts]) if texts else []
-    assert isinstance(results, list)
+    second = weighted([text for _, text in texts]) if texts and weighted is not None else [None] * len(texts)
+    assert isinstance(results, list) and isinstance(second, list)
     rates = edit_rates or [0.0] * len(texts)
     about = (watermark, key, attack, label, source)
-    return [
-        Score(cell, name, *about, r.p_value, round(r.z_score, 6), r.num_scored, r.num_tokens, round(float(rate), 6))
-        for (name, _), r, rate in zip(texts, results, rates, strict=True)
-    ]
+    scores = []
+    for (name, _), r, w, rate in zip(texts, results, second, rates, strict=True):
+        read = (r.p_value, round(r.z_score, 6), r.num_scored, r.num_tokens, round(float(rate), 6))
+        again = () if w is None else (w.p_value, round(w.z_score, 6))
+        scores.append(Score(cell, name, *about, *read, *again))
+    return scores
+
+
+def reweighted(scores: Sequence[Score]) -> list[Score] | None:
+    """The same texts as the reading with weights saw them; None if any has no such reading."""
+    read = []
+    for score in scores:
+        if score.p_weighted is None or score.z_weighted is None:
+            return None
+        read.append(replace(score, p_value=score.p_weighted, z=score.z_weighted))
+    return read or None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 from scipy import stats
 
 RESAMPLES, LEVEL = 2000, 0.95
-MEASURES = ("tpr_at_fpr_1e2", "tpr_at_fpr_1e3", "z_mean")
+PLAIN = ("tpr_at_fpr_1e2", "tpr_at_fpr_1e3", "z_mean")
+MEASURES = (*PLAIN, *(f"weighted_{name}" for name in PLAIN))
 Interval = tuple[float, float]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from caw.evaluation import quality
 from caw.evaluation.config import NONE, STRENGTHS, CellPlan, Config
-from caw.evaluation.detectability import FPRS, metrics
+from caw.evaluation.detectability import FPRS, metrics, reweighted
 from caw.evaluation.quality import Outcomes
 from caw.evaluation.scoring import HUMAN, MODEL, Scorer
 from caw.evaluation.store import Generation, Score
@@ -124,12 +124,11 @@ class Results:
         )
         if not positives:
             return {}
-        return {
-            **metrics(positives, negatives, people),
-            "z_mean": float(np.mean([s.z for s in positives])),
-            "z_mean_unmarked": float(np.mean([s.z for s in negatives])) if negatives else None,
-            "num_scored_mean": float(np.mean([s.num_scored for s in positives])),
-        }
+        found = _read(positives, negatives, people)
+        again = reweighted(positives)
+        if again is not None:
+            found["weighted"] = _read(again, reweighted(negatives) or [], reweighted(people) or [])
+        return found
 
     def _place(self, plan: CellPlan, attack: str, marked: bool, source: str) -> tuple[str, str, int, str, str]:
         assert plan.watermark is not None and plan.key is not None
@@ -171,15 +170,19 @@ class Results:
         return Outcomes(group[3] or NONE, correct, measures, self.strength(group))
 
     def _measures(self, places: Sequence[tuple[str, str, int, str, str]], ids: Mapping[str, int]) -> dict[str, Any]:
-        names = [*(f"tpr_at_fpr_{suffix}" for suffix in FPRS), "z_mean"]
-        found = {name: np.zeros((len(ids), len(places))) for name in names}
-        for column, place in enumerate(places):
-            for score in self.scores[place]:
-                if score.id in ids:
+        found: dict[str, np.ndarray] = defaultdict(lambda: np.zeros((len(ids), len(places))))
+        every = [[s for s in self.scores[place] if s.id in ids] for place in places]
+        readings = [("", every)]
+        weighted = [reweighted(scores) for scores in every]
+        if all(scores is not None for scores in weighted):
+            readings.append(("weighted_", [scores or [] for scores in weighted]))
+        for prefix, reading in readings:
+            for column, scores in enumerate(reading):
+                for score in scores:
                     for suffix, fpr in FPRS.items():
-                        found[f"tpr_at_fpr_{suffix}"][ids[score.id], column] = score.p_value <= fpr
-                    found["z_mean"][ids[score.id], column] = score.z
-        return found
+                        found[f"{prefix}tpr_at_fpr_{suffix}"][ids[score.id], column] = score.p_value <= fpr
+                    found[f"{prefix}z_mean"][ids[score.id], column] = score.z
+        return dict(found)
 
     def strength(self, group: Group) -> float | None:
         """How strong a fixed policy is, to order the curve: 0 for unmarked texts; None for other policies."""
@@ -245,6 +248,16 @@ class Results:
             return outcomes
         places = [self._place(plan, "none", False, MODEL) for plan in self.groups[marked] if plan.key in keys]
         return replace(outcomes, measures=self._measures(places, {name: i for i, name in enumerate(ids)}))
+
+
+def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
+    """What one way of reading the texts finds."""
+    return {
+        **metrics(positives, negatives, people),
+        "z_mean": float(np.mean([s.z for s in positives])),
+        "z_mean_unmarked": float(np.mean([s.z for s in negatives])) if negatives else None,
+        "num_scored_mean": float(np.mean([s.num_scored for s in positives])),
+    }
 
 
 def _named(group: Group) -> dict[str, Any]:

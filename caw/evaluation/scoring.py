@@ -10,14 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from caw.detection import Detector
-from caw.evaluation.config import CellPlan, Config
+import numpy as np
+
+from caw.detection import Detector, TokenWeights
+from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.detectability import score_texts
 from caw.evaluation.store import Generation, Score, Store
 from caw.evaluation.tasks import Question
 from caw.models import load_tokenizer
+from caw.watermarks import Watermark
 
 MODEL, HUMAN = "model", "human"
+ONE = np.ones(1, dtype=np.uint8)  # the smallest table, to ask what can be weighed
 
 
 @dataclass
@@ -67,9 +71,17 @@ class Scorer:
             mark = mark.with_vocabulary(parameters["vocab_size"])
         return Detector(self.tokenizers[plan.model], mark)
 
+    def weighted(self, plan: CellPlan) -> Detector | None:
+        """The same with the model's weights per token; None where it has none, or the mark cannot have weights."""
+        weights = self.config.models[plan.model].weights
+        detector = self.detector(plan)
+        if weights is None or not takes_weights(detector.watermark):
+            return None
+        return replace(detector, weights=weights)
+
     def update(self, plans: Iterable[CellPlan], *, anew: bool = False) -> None:
         """Score what has no score yet in these cells and their negatives; with `anew`, everything."""
-        known = set() if anew else {score.identity for score in self.store.read_scores()}
+        known = set() if anew else {s.identity for s in self.store.read_scores() if not self._outdated(s)}
         fresh: dict[tuple[Any, ...], Score] = {}
         for plan in {plan.name: plan for plan in plans if plan.watermark is not None}.values():
             for score in self.scores(plan, known | fresh.keys()):
@@ -91,7 +103,7 @@ class Scorer:
             (unmarked.name, 0, MODEL, [(g.id, g.truncated_text) for g in self.generations(unmarked)]),
             (unmarked.name, 0, HUMAN, [(name, text) for name, text in people if text]),
         )
-        detector, made = self.detector(plan), list[Score]()
+        detector, weighted, made = self.detector(plan), self.weighted(plan), list[Score]()
         for cell, label, source, texts in groups:
             new = [
                 (name, text)
@@ -99,9 +111,32 @@ class Scorer:
                 if _identity(cell, name, plan.watermark, plan.key, label, source) not in known
             ]
             made += score_texts(
-                detector, new, cell=cell, watermark=plan.watermark, key=plan.key, label=label, source=source
-            )
+                detector, new, cell=cell, watermark=plan.watermark, key=plan.key, label=label, source=source,
+                weighted=weighted,
+            )  # fmt: skip
         return made
+
+    def _outdated(self, score: Score) -> bool:
+        """Whether weights that the config has now were not there when the text was scored."""
+        model = self._model_of(score.cell)
+        spec = self.config.watermarks.get(score.watermark)
+        if model is None or model.weights is None or spec is None:
+            return False
+        return score.p_weighted is None and takes_weights(spec.build(0))
+
+    def _model_of(self, cell: str) -> ModelSpec | None:
+        """Names of models may hold dots: the longest that the cell's name begins with."""
+        found = [name for name in self.config.models if cell.startswith(f"{name}.")]
+        return self.config.models[max(found, key=len)] if found else None
+
+
+def takes_weights(mark: Watermark) -> bool:
+    """Whether detection of this mark can weigh tokens."""
+    try:
+        TokenWeights(ONE).check_for(mark)
+    except ValueError:
+        return False
+    return mark.code is None
 
 
 def _identity(cell: str, name: str, watermark: str, key: int, label: int, source: str) -> tuple[Any, ...]:

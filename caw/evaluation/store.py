@@ -66,6 +66,7 @@ class Score:
     cell: whose text it is. watermark, key: which watermark of the config and which key number it was tested for.
     attack: "none" or a name that says everything, e.g. "word-d-0.1". label: 1 = the text carries this mark.
     source: "model" or "human". edit_rate: share of words that the attack really changed.
+    p_weighted, z_weighted: with the weights per token of the model's `weights`; None without them.
     """
 
     cell: str
@@ -80,6 +81,8 @@ class Score:
     num_scored: int
     num_tokens: int
     edit_rate: float = 0.0
+    p_weighted: float | None = None
+    z_weighted: float | None = None
 
     @property
     def identity(self) -> tuple[Any, ...]:
