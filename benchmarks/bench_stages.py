@@ -3,9 +3,9 @@
     python benchmarks/bench_stages.py [--model smollm2-135m] [--batches 1 8] [--tokens 48] [--rounds 5] [--out r.json]
 
 Milliseconds a step, medians of the rounds; the modes take turns. "forward" is the model, "record" the top-100 of each
-row, "evaluate + select" one operator, "host loop" everything outside the steps but setup and
-prefill. The stages of a row add up
-to its step (medians nearly so). Processor time with one thread, else wall time: run it on an idle machine.
+row, "evaluate + select" one operator, "host loop" everything outside the steps but setup and prefill. The
+stages of a row add up to its step (medians nearly so). Processor time with one thread, else wall time: run it on an
+idle machine.
 """
 
 from __future__ import annotations

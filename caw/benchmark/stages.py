@@ -85,7 +85,8 @@ def breakdown(
 
     Returns:
         name -> {"steps": of a run, "step_ms": summary of a whole step and its share of the host loop, "prefill_ms"
-        and "setup_ms": summaries, of a run, "stages": {stage: summary of milliseconds a step}}; stages that never ran are left out.
+        and "setup_ms": summaries, of a run, "stages": {stage: summary of milliseconds a step}}; stages that never ran
+        are left out.
     """
     found: dict[str, list[StageClock]] = {name: [] for name in calls}
     for number in range(rounds + 1):
