@@ -1,4 +1,4 @@
-# make demo | test | test-fast | lint | format | cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean | distclean
+# make demo | test | test-fast | lint | format | benchmark | cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -65,7 +65,7 @@ $(DEMO_STAMP): $(BUILD_FILES) | $(BIN)/python
 
 # all that the demo needs as well, so that a fresh `make test` compiles once
 $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
-	$(call install,demo$(comma)test$(comma)gpu)
+	$(call install,demo$(comma)test$(comma)gpu$(comma)bench)
 	@touch $(DEMO_STAMP)
 
 # the stamps go too: what was compiled is gone, so the next call must install again
@@ -92,6 +92,14 @@ fuzz: $(TEST_STAMP)
 # every configuration of the Triton kernels that ships, to machine code, with the compiler's resource report
 aot-all: $(TEST_STAMP)
 	$(BIN)/python benchmarks/aot_all.py
+
+# minutes on an idle machine; another size: ARGS="--size smoke". What came out: .benchmarks/latest.json (pytest-benchmark's
+# format) and, with ARGS="--results benchmarks/results", the scripts' own files
+.PHONY: benchmark
+benchmark: $(TEST_STAMP)
+	mkdir -p .benchmarks
+	HF_HUB_OFFLINE=1 $(BIN)/pytest benchmarks -q --benchmark-json=.benchmarks/latest.json \
+		--benchmark-group-by=group --benchmark-columns=median,iqr,min,max,rounds $(ARGS)
 
 # all that needs a GPU, in under nine minutes; installs nothing but this folder into the given interpreter
 .PHONY: gpu-check

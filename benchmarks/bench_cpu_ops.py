@@ -45,7 +45,12 @@ WATERMARKS = {
 
 
 def measure(variants: Variants, repeat: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median microseconds of each variant, one call of each in turn."""
+    """Median microseconds of each variant."""
+    return {name: round(statistics.median(s) * 1e6, 1) for name, s in rounds_of(variants, repeat, clock).items()}
+
+
+def rounds_of(variants: Variants, repeat: int, clock: Callable[[], float]) -> dict[str, list[float]]:
+    """Seconds of each variant in each round, one call of each in turn."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for call in variants.values():
         call()
@@ -55,7 +60,7 @@ def measure(variants: Variants, repeat: int, clock: Callable[[], float]) -> dict
             start = clock()
             call()
             seconds[name].append(clock() - start)
-    return {name: round(statistics.median(s) * 1e6, 1) for name, s in seconds.items()}
+    return seconds
 
 
 def topk_cases() -> dict[str, Variants]:

@@ -1,174 +1,89 @@
-"""What watermarking costs: ways to generate the same number of tokens, interleaved in one run, as ratios.
+"""The runs of `caw benchmark` behind the results: one file and one picture each.
 
-    python benchmarks/bench_generate.py [--model smollm2-135m] [--tokens 64] [--rounds 7] [--batch 1] [--out r.json]
-    python benchmarks/bench_generate.py --shapes llama-2-7b --dtype float16 --prompt 1024   (random weights, on a GPU)
+    python benchmarks/bench_generate.py cpu [--only NAME ...] [--rounds N] [--out FOLDER]
+    python benchmarks/bench_generate.py gpu            (hours: all shapes, batches and prompts of the paper's figure)
+    python benchmarks/bench_generate.py gpu --only llama-2-7b_quick
 
-Each round runs every variant once, in another order; a variant's ratio is its time over that of this library's own
-unwatermarked decode in the same round, and the median over rounds is reported with its 20th and 80th percentile.
-Processor time of the calling thread with one thread, else wall time, so that a busy machine shifts all alike.
-transformers.generate is the same model, greedy, with its own attention and cache.
+How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json and .png.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import statistics
-import time
+import sys
 import warnings
-from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers.initialization import no_init_weights
+from caw.benchmark import BenchmarkSettings, run
+from caw.benchmark.plot import plot
+from caw.cli.benchmark_command import show
 
-import caw
-from caw.evaluator import Evaluator, FeatureSpec
-
-PROMPT = "Tell me about the history of tea."
-
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-2-7b": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
-    "llama-2-13b": {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
-                    "num_attention_heads": 40},
-    "llama-3-8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-                   "num_key_value_heads": 8, "vocab_size": 128256},
-    "tiny": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4},
+FEW = ("kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram+caw", "exp", "exp+caw",
+       "transformers", "transformers-kgw", "as-transformers-kgw")  # fmt: skip
+LOOK_AHEAD = ("kgw+caw", "exp+caw")
+CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=5, memory=False)
+GPU = BenchmarkSettings(
+    dtype="float16", tokens=200, rounds=10, batches=(1, 4, 8, 32), prompts=(128, 1024, 4096), candidates=(2, 4, 8),
+    modes=("default", "transformers-static"),
+)  # fmt: skip
+SETS: dict[str, dict[str, BenchmarkSettings]] = {
+    "cpu": {
+        "cpu_float32": replace(CPU, dtype="float32", modes=FEW),
+        "cpu_float32_b8": replace(CPU, dtype="float32", modes=(*LOOK_AHEAD, "transformers"), batches=(8,), rounds=3),
+        "cpu_bfloat16": replace(CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), rounds=3),
+        "cpu_memory": replace(
+            CPU, dtype="float32", modes=(*LOOK_AHEAD, "kgw+caw/batch", "transformers"), rounds=1, memory=True, tokens=16
+        ),
+    },
+    "gpu": {
+        **{name: replace(GPU, shapes=name) for name in ("llama-2-7b", "llama-2-13b", "llama-3-8b", "qwen2.5-1.5b")},
+        "llama-2-7b_quick": replace(
+            GPU, shapes="llama-2-7b", modes=LOOK_AHEAD, batches=(1, 8, 32), prompts=(1024,), tokens=96, rounds=5,
+            candidates=(),
+        ),
+    },
+    "smoke": {
+        "smoke": BenchmarkSettings(
+            shapes="tiny", dtype="float32", device="cpu", threads=1, tokens=3, rounds=2, prompts=(9,), memory=False,
+            modes=("kgw+caw", "transformers"), candidates=(),
+        )
+    },
 }  # fmt: skip
 
 
-def random_model(shapes: str, dtype: str) -> Any:
-    """A Llama of these shapes with random weights, made where it will run: its speed is that of the real one."""
-    config = transformers.LlamaConfig(max_position_embeddings=16384, **SHAPES[shapes])
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.device(device), no_init_weights():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_(1)
-    return model
-
-
-def number_tokenizer(vocab_size: int) -> Any:
-    """A tokenizer whose tokens are numbers, for models that have none."""
-    core = Tokenizer(WordLevel({str(i): i for i in range(vocab_size)}, unk_token="0"))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token="0")
-
-
-def prompt_ids(tokenizer: Any, length: int | None, vocab_size: int) -> list[int]:
-    """The chat prompt, or `length` random ids."""
-    if length is not None:
-        generator = torch.Generator().manual_seed(0)
-        return torch.randint(3, vocab_size, (length,), generator=generator).tolist()
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": PROMPT}], add_generation_prompt=True, tokenize=False
-    )
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def variants(
-    model: Any, tokenizer: Any, evaluator: Any, tokens: int, batch: int, ids: list[int]
-) -> dict[str, Callable[[], int]]:
-    """Name -> a call that generates and returns how many tokens it made; `plain` is what the others are compared to."""
-    # rows that differ early: what all prompts begin with would go through the model once in this library
-    prompts = [[*ids[:2], 100 + row, *ids[2:]] for row in range(batch)]
-    rows = torch.tensor(prompts, device=model.device)
-    length = {"max_new_tokens": tokens, "min_new_tokens": tokens}
-
-    def ours(watermark: Any, policy: Any, branching: str = "tree") -> Callable[[], int]:
-        options = {**length, "branching": branching, "return_trace": False, "progress": False}
-        return lambda: (
-            caw.generate(
-                model, tokenizer, prompts, watermark=watermark, policy=policy, batch_size=batch, **options
-            ).num_tokens
-        )
-
-    def theirs() -> int:
-        pad = tokenizer.eos_token_id
-        out = model.generate(rows, attention_mask=torch.ones_like(rows), do_sample=False, pad_token_id=pad, **length)
-        return out[:, rows.shape[1] :].numel()
-
-    kgw, exp = caw.KGW(key=1), caw.EXP(key=1, top_k=10)
-    capacity = caw.CapacityPolicy(evaluator, theta=0.8)
-    found = {
-        "plain": ours(None, None),
-        "transformers.generate": theirs,
-        "KGW": ours(kgw, None),
-        "KGW + CAW": ours(kgw, capacity),
-        "EXP": ours(exp, None),
-        "EXP + CAW": ours(exp, capacity),
-    }
-    for branching in ("batch", "sequential"):
-        found[f"KGW + CAW, {branching}"] = ours(kgw, capacity, branching)
-        found[f"EXP + CAW, {branching}"] = ours(exp, capacity, branching)
+def measure(name: str, settings: BenchmarkSettings, folder: Path | None) -> dict[str, Any]:
+    """One run, and its two files in the folder."""
+    found = run(settings)
+    if folder is not None:
+        path = folder / f"generate_{name}.json"
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        plot(found, path.with_suffix(".png"))
     return found
 
 
-def measure(calls: dict[str, Callable[[], int]], rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
-    """Seconds of every call in every round, after one round that does not count."""
-    counts = {name: call() for name, call in calls.items()}
-    if len(set(counts.values())) != 1:
-        raise RuntimeError(f"every variant must make equally many tokens, got {counts}")
-    order, times = list(calls), {name: [] for name in calls}
-    shuffle = random.Random(0)
-    for _ in range(rounds):
-        shuffle.shuffle(order)
-        for name in order:
-            start = clock()
-            calls[name]()
-            times[name].append(clock() - start)
-    return times
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--evaluator", default="smollm2-135m")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
-    parser.add_argument("--prompt", type=int, help="length of a prompt of random ids")
-    parser.add_argument("--only", nargs="+", help="variants to time beside plain")
-    parser.add_argument("--out")
+    parser.add_argument("set", choices=SETS)
+    parser.add_argument("--only", nargs="+", help="names of runs")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    runs = SETS[arguments.set]
+    if unknown := set(arguments.only or []) - set(runs):
+        parser.error(f"expected runs among {', '.join(runs)}, got {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")
-    if arguments.shapes:
-        model = random_model(arguments.shapes, arguments.dtype)
-        tokenizer = number_tokenizer(model.config.vocab_size)
-        evaluator: Any = Evaluator(FeatureSpec()).eval().requires_grad_(False)
-        arguments.prompt = arguments.prompt or 128
-    else:
-        model, tokenizer = caw.load_model(arguments.model, dtype=arguments.dtype)
-        evaluator = arguments.evaluator
-    single = arguments.threads == 1 and model.device.type == "cpu"
-    ids = prompt_ids(tokenizer, arguments.prompt, model.config.vocab_size)
-    calls = variants(model, tokenizer, evaluator, arguments.tokens, arguments.batch, ids)
-    if arguments.only:
-        calls = {name: call for name, call in calls.items() if name in ("plain", *arguments.only)}
-    times = measure(calls, arguments.rounds, time.thread_time if single else time.perf_counter)
-    rows = []
-    print(f"| variant | time relative to plain (p20 - p80) | tokens/s, batch {arguments.batch} |\n| --- | --- | --- |")
-    for name, seconds in times.items():
-        ratios = sorted(s / p for s, p in zip(seconds, times["plain"], strict=True))
-        low, _, _, high = statistics.quantiles(ratios, n=5) if len(ratios) > 1 else ratios * 4
-        speed = arguments.tokens * arguments.batch / statistics.median(seconds)
-        rows.append({"variant": name, "ratio": statistics.median(ratios), "p20": low, "p80": high, "speed": speed})
-        print(f"| {name} | {statistics.median(ratios):.2f} ({low:.2f} - {high:.2f}) | {speed:.1f} |")
-    if arguments.out:
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__, "caw": caw.__version__}
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            json.dump({"arguments": vars(arguments), "versions": versions, "rows": rows}, file, indent=1)
-            file.write("\n")
+    for name, settings in runs.items():
+        if arguments.only is not None and name not in arguments.only:
+            continue
+        if arguments.rounds is not None:
+            settings = replace(settings, rounds=arguments.rounds)
+        print(f"\n{name}", flush=True)
+        show(measure(name, settings, arguments.out))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

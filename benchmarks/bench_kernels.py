@@ -229,6 +229,7 @@ def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool) -> 
         "floor_us": round(floor * 1e6, 2),
         "us": {name: round(median, 2) for name, median in medians.items()},
         "min_max": spread,
+        "rounds_us": {name: [round(1e6 * s, 3) for s in seconds] for name, seconds in times.items()},
         "share_of_bandwidth": round(floor * 1e6 / medians["caw"], 3),
         "aim": case.aim,
     }
