@@ -20,6 +20,7 @@ from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.evaluate_report_command import evaluate_report_command
 from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.evaluation import evaluator_ablation as ablation
 from caw.evaluator import Evaluator, shipped_for
@@ -29,6 +30,7 @@ from caw.evaluator.positions import Positions
 from caw.evaluator.train import TrainSettings
 
 evaluate = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+evaluate.command("report")(evaluate_report_command)
 OUTPUT, TRAINING = "Output", "Training"
 
 

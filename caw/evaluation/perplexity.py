@@ -48,6 +48,11 @@ class Comparison:
     wilcoxon: float
     mcnemar: float | None = None
 
+    @property
+    def paired(self) -> float:
+        """The exact test where there is one, else the signed ranks."""
+        return self.wilcoxon if self.mcnemar is None else self.mcnemar
+
 
 def log_probs(
     model: Any,

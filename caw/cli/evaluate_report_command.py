@@ -1,0 +1,39 @@
+"""`caw evaluate report`: tables and figures of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caw.cli.errors import complain, user_errors
+from caw.evaluation.report import write_report
+from caw.evaluation.report_data import read_report_data
+
+
+def evaluate_report_command(
+    run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`, or published results.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the report; made if it is not there.")],
+    benchmarks: Annotated[
+        Path | None, typer.Option(help="Folder of benchmark results (JSON), for the latency table.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Heading of the report.")] = "Watermarks: accuracy and detection",
+) -> None:
+    """Write the tables and figures of an evaluation.
+
+    Accuracy and detection of every policy (the paper's Table 1), their trade-off, robustness under attacks, perplexity
+    with p-values, latency: report.md with figures/*.png and *.svg, and index.html, one page that needs nothing else.
+    A run that is not finished gives what it has; the report begins with what is missing.
+
+    Examples:
+
+    - caw evaluate report runs/first --output report
+    - caw evaluate report published --output report --benchmarks benchmarks/results
+    """
+    with user_errors():
+        data = read_report_data(run_folder, benchmarks)
+        for line in data.missing:
+            complain(f"missing: {line}")
+        write_report(data, output, title)
+        complain(f"wrote {output / 'report.md'} and {output / 'index.html'}")

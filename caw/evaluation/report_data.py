@@ -1,0 +1,300 @@
+"""What a report is made of, read from a run's folder or from published results, and what of it is missing.
+
+A run's folder has all of it; published results have no texts: results.json, scores.jsonl, maybe answers and perplexity.
+Whatever is not there is named in `missing` and its part of the report left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw.evaluation import detectability
+from caw.evaluation.config import config_of
+from caw.evaluation.quality import interval, resampled
+from caw.evaluation.report_latency import Latency, read_latency
+from caw.evaluation.store import Score, Store, natural, read_lines
+
+PERPLEXITY_FILE = "perplexity.jsonl"
+NONE = "none"
+LEVEL = 0.01  # false-positive rate of the robustness figures; p-values are exact, so it needs no calibration
+KINDS = ("fixed", "entropy", "logit_delta", "capacity")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way of generating, its keys together. watermark and policy are "none" for unmarked texts."""
+
+    model: str
+    task: str
+    watermark: str = NONE
+    policy: str = NONE
+
+
+@dataclass(frozen=True)
+class Robust:
+    """What an attack leaves of a setting's detection at `LEVEL`, and of its AUROC. Means over keys.
+
+    found, auroc: arrays float64 [keys], in order of the keys; auroc is NaN without attacked negatives. loss: what was
+    found without the attack - what is found with it, float64 [questions], means over keys. loss_ci: 95 % interval of
+    its mean, questions resampled with all their keys. false: share of attacked negatives found, NaN without any.
+    """
+
+    setting: Setting
+    attack: str
+    texts: int
+    edit_rate: float
+    found: np.ndarray
+    auroc: np.ndarray
+    loss: np.ndarray
+    loss_ci: tuple[float, float]
+    false: float
+
+
+@dataclass
+class ReportData:
+    """Everything a report shows.
+
+    rows, comparisons, equal_detection: of results.json. scores: of scores.jsonl. correct, perplexity: by setting,
+    question id -> value (grades: means over keys; perplexities: geometric means over keys). judge: the model behind
+    the perplexities. kinds: policy name -> kind. latency: of benchmark files.
+    """
+
+    rows: list[dict[str, Any]]
+    scores: list[Score] = field(default_factory=list)
+    correct: dict[Setting, dict[str, float]] = field(default_factory=dict)
+    perplexity: dict[Setting, dict[str, float]] = field(default_factory=dict)
+    judge: str = ""
+    kinds: dict[str, str] = field(default_factory=dict)
+    latency: list[Latency] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    equal_detection: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def settings(self) -> list[Setting]:
+        """Of the pooled rows: by task and model, unmarked first, then by watermark and kind of policy."""
+        found = dict.fromkeys(setting_of(row) for row in self.pooled())
+        return sorted(found, key=self.order)
+
+    def pooled(self) -> list[dict[str, Any]]:
+        """Rows over all keys; the only key's own where there is no such row."""
+        chosen: dict[Setting, dict[str, Any]] = {}
+        for row in self.rows:
+            setting = setting_of(row)
+            if setting not in chosen or row.get("key_id") == "all":
+                chosen[setting] = row
+        return list(chosen.values())
+
+    def row(self, setting: Setting) -> dict[str, Any]:
+        return next(row for row in self.pooled() if setting_of(row) == setting)
+
+    def kind(self, policy: str) -> str:
+        return self.kinds.get(policy) or policy_kind(policy)
+
+    def label(self, setting: Setting) -> str:
+        """As in the paper's table: "KGW-hard", "KGW+caw"."""
+        if setting.watermark == NONE:
+            return "No watermark"
+        own = setting.policy.split("+", 1)[-1]
+        return f"{setting.watermark.upper()}{'-' if self.kind(setting.policy) == 'fixed' else '+'}{own}"
+
+    def order(self, setting: Setting) -> tuple[Any, ...]:
+        marked = setting.watermark != NONE
+        watermarks = list(dict.fromkeys(row.get("watermark") for row in self.rows))
+        place = watermarks.index(setting.watermark) if setting.watermark in watermarks else len(watermarks)
+        kind = KINDS.index(self.kind(setting.policy)) if marked and self.kind(setting.policy) in KINDS else len(KINDS)
+        return (setting.task, setting.model, marked, place, kind, setting.policy)
+
+
+def policy_kind(policy: str) -> str:
+    """The kind that a policy's name tells, where no manifest is there to say."""
+    low = policy.lower()
+    if "caw" in low or "capacity" in low:
+        return "capacity"
+    if "entropy" in low or "sweet" in low:
+        return "entropy"
+    return "logit_delta" if "logit" in low else "fixed"
+
+
+def setting_of(row: Mapping[str, Any]) -> Setting:
+    return Setting(
+        str(row["model"]), str(row["task"]), str(row.get("watermark") or NONE), str(row.get("policy") or NONE)
+    )
+
+
+def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, int | None]:
+    """(setting, key number) of a cell's name, MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none; models may have dots.
+
+    Raises ValueError for a name of another form.
+    """
+    parts = name.split(".")
+    if parts[-1] == NONE and len(parts) >= 3:
+        return Setting(".".join(parts[:-2]), parts[-2]), None
+    if len(parts) < 5 or not parts[-1].isdigit():
+        raise ValueError(f"a cell must be MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none, got {name!r}; rename it")
+    # a policy's name may have a dot too (caw-0.6): the watermark says where it begins
+    at = len(parts) - 3
+    if watermark is not None and watermark in parts[2:-2]:
+        at = len(parts) - 1 - parts[::-1].index(watermark)
+    return Setting(".".join(parts[: at - 1]), parts[at - 1], parts[at], ".".join(parts[at + 1 : -1])), int(parts[-1])
+
+
+def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -> ReportData:
+    """All that is there in a run's folder, or in a folder of published results.
+
+    Raises FileNotFoundError for a folder with neither results nor scores, ValueError for files of another kind.
+    """
+    place = Path(folder)
+    if not (place / "results.json").is_file():
+        raise FileNotFoundError(
+            f"expected results.json in the run's folder, found none in {place}; run `caw evaluate run` first"
+        )
+    store = Store(place)
+    rows = store.results.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and {"model", "task"} <= r.keys() for r in rows):
+        raise ValueError(f"{place / 'results.json'} must have rows with model and task; write it with caw evaluate run")
+    data = ReportData(rows, store.read_scores(), latency=read_latency(benchmarks))
+    data.comparisons = store.results.get("comparisons") or []
+    data.equal_detection = store.results.get("equal_detection") or []
+    manifests = {cell.name: cell.manifest for cell in store.cells()}
+    for manifest in manifests.values():
+        parameters = manifest.get("policy_parameters") or {}
+        if manifest.get("policy") and parameters.get("kind"):
+            data.kinds[manifest["policy"]] = parameters["kind"]
+    data.correct = _means(_grades(store), manifests, np.mean)
+    lines = read_lines(place / PERPLEXITY_FILE) if (place / PERPLEXITY_FILE).exists() else []
+    data.judge = ", ".join(dict.fromkeys(line["model"] for line in lines))
+    given = ((li["cell"], li["id"], li.get("given_prompt") or li.get("alone")) for li in lines)
+    data.perplexity = _means(
+        ((c, i, v) for c, i, v in given if v), manifests, lambda v: float(np.exp(np.mean(np.log(v))))
+    )
+    data.missing = _missing(data, _not_begun(store))
+    return data
+
+
+def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
+    """(cell, question, right or wrong) of the generations, or of published answers."""
+    for cell in store.cells():
+        for path in cell.files():
+            yield from ((cell.name, line["id"], float(line["correct"])) for line in read_lines(path))
+    published = store.path / "answers.jsonl"
+    if published.exists():
+        yield from ((line["cell"], line["id"], float(line["correct"])) for line in read_lines(published))
+
+
+def _means(
+    values: Iterator[tuple[str, str, float]], manifests: Mapping[str, Mapping[str, Any]], mean: Any
+) -> dict[Setting, dict[str, float]]:
+    """By setting and question, over keys."""
+    gathered: dict[Setting, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for cell, question, value in values:
+        setting = manifest_setting(cell, manifests.get(cell, {}))
+        gathered[setting][question][cell] = value
+    return {s: {q: float(mean(list(v.values()))) for q, v in questions.items()} for s, questions in gathered.items()}
+
+
+def manifest_setting(cell: str, manifest: Mapping[str, Any]) -> Setting:
+    """The setting of a cell, from its manifest where there is one."""
+    return setting_of(manifest) if manifest else setting_of_cell(cell)[0]
+
+
+def robustness(data: ReportData) -> list[Robust]:
+    """Every attack on every marked setting that was scored with and without it."""
+    groups: dict[tuple[Setting, str], dict[int, dict[str, Score]]] = defaultdict(lambda: defaultdict(dict))
+    negatives: dict[tuple[str, str, str, int, str], list[float]] = defaultdict(list)
+    for score in data.scores:
+        setting, _ = setting_of_cell(score.cell, score.watermark)
+        if score.label:
+            groups[setting, score.attack][score.key][score.id] = score
+        elif score.source == "model":
+            negatives[setting.model, setting.task, score.watermark, score.key, score.attack].append(score.p_value)
+    made = []
+    for (setting, attack), keys in groups.items():
+        plain = groups.get((setting, NONE))
+        if attack == NONE or not plain:
+            continue
+        shared = {
+            key: sorted(texts.keys() & plain[key].keys(), key=natural) for key, texts in keys.items() if key in plain
+        }
+        shared = {key: ids for key, ids in sorted(shared.items()) if ids}
+        if shared:
+            made.append(_robust(setting, attack, shared, keys, plain, negatives))
+    return sorted(made, key=lambda r: (data.order(r.setting), natural(r.attack)))
+
+
+def _robust(
+    setting: Setting,
+    attack: str,
+    shared: Mapping[int, list[str]],
+    attacked: Mapping[int, Mapping[str, Score]],
+    plain: Mapping[int, Mapping[str, Score]],
+    negatives: Mapping[tuple[str, str, str, int, str], list[float]],
+) -> Robust:
+    found, auroc, false = [], [], []
+    losses: dict[str, list[int]] = defaultdict(list)
+    for key, ids in shared.items():
+        p = np.array([attacked[key][i].p_value for i in ids])
+        for i, hit in zip(ids, p <= LEVEL, strict=True):
+            losses[i].append(int(plain[key][i].p_value <= LEVEL) - int(hit))
+        null = np.array(negatives.get((setting.model, setting.task, setting.watermark, key, attack), []))
+        false += (null <= LEVEL).tolist()
+        found.append(np.mean(p <= LEVEL))
+        auroc.append(detectability.auroc(p, null))
+    loss = np.array([np.mean(values) for values in losses.values()])
+    ends = interval(resampled(len(loss)) @ loss / len(loss))
+    assert ends is not None
+    edits = [attacked[key][i].edit_rate for key, ids in shared.items() for i in ids]
+    return Robust(
+        setting, attack, sum(map(len, shared.values())), float(np.mean(edits)), np.array(found),
+        np.array([np.nan if a is None else a for a in auroc]), loss, ends,
+        float(np.mean(false)) if false else float("nan"),
+    )  # fmt: skip
+
+
+def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:
+    """A sentence for each part that is not there. planned: names of cells that the config asks for and nobody began."""
+    said = [f"planned and not begun: {_some(list(planned))}"] if planned else []
+    settings = data.settings()
+    marked = dict.fromkeys((s.watermark, s.policy) for s in settings if s.watermark != NONE)
+    for model, task in dict.fromkeys((s.model, s.task) for s in settings):
+        here = [s for s in settings if (s.model, s.task) == (model, task)]
+        if not any(s.watermark == NONE for s in here):
+            said.append(f"{model}, {task}: no unmarked texts, so no accuracy to compare with")
+        absent = [f"{w}.{p}" for w, p in marked if Setting(model, task, w, p) not in here]
+        if absent:
+            said.append(f"{model}, {task}: no results of {_some(absent)}")
+        counts = {s: len(data.correct.get(s, ())) for s in here}
+        short = [f"{data.label(s)} {n}" for s, n in counts.items() if 0 < n < max(counts.values())]
+        if short:
+            said.append(f"{model}, {task}: fewer than {max(counts.values())} questions so far: {_some(short)}")
+    if not data.scores:
+        said.append("no scores.jsonl, so no robustness figures")
+    elif all(score.attack == NONE for score in data.scores):
+        said.append("no attacked texts were scored; run `caw evaluate attack`")
+    if not data.perplexity:
+        said.append("no perplexities; run `caw evaluate perplexity`")
+    if not data.correct:
+        said.append("no grades question by question, so no p-values of accuracy")
+    if not data.latency:
+        said.append("no benchmark files, so no latency table; name their folder with --benchmarks")
+    return said
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _not_begun(store: Store) -> list[str]:
+    """Cells that the run's config plans and that have no line; [] for published results, which have no config."""
+    path = store.path / "config.yaml"
+    if not path.exists():
+        return []
+    import yaml
+
+    names = dict.fromkeys(plan.name for plan in config_of(yaml.safe_load(path.read_text("utf-8")), str(path)).plan())
+    return [name for name in names if not store.cell(name).files()]

@@ -1,0 +1,222 @@
+"""Tables of a report: the paper's Table 1, what each run was, robustness, perplexity, latency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from caw.evaluation.perplexity import Comparison, box, compare_accuracy, compare_perplexity
+from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
+from caw.show import format_p
+
+DASH = "–"
+NOTHING = Comparison(0, math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Table:
+    """title, one or more columns, rows of texts of that length, and what a reader must know."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        lines = [f"| {' | '.join(map(_cell, self.header))} |", "| --- |" + " ---: |" * (len(self.header) - 1)]
+        lines += [f"| {' | '.join(map(_cell, row))} |" for row in self.rows]
+        return "\n".join([*lines, "", self.note] if self.note else lines) + "\n"
+
+    def html(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
+        body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>\n" for row in self.rows)
+        note = f'<p class="soft">{escape(self.note)}</p>' if self.note else ""
+        return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>{note}'
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A figure, or a dash for None and NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return DASH
+    return f"{value:.{digits}f}"
+
+
+def with_interval(value: Any, interval: Any) -> str:
+    """ "0.270 [0.19, 0.36]"."""
+    if not isinstance(interval, Sequence) or len(interval) != 2 or value is None:
+        return number(value)
+    return f"{number(value)} [{number(interval[0], 2)}, {number(interval[1], 2)}]"
+
+
+def p_value(value: float | None) -> str:
+    return DASH if value is None or math.isnan(value) else format_p(value)
+
+
+def main_table(data: ReportData, task: str) -> Table:
+    """The paper's Table 1 of one task: accuracy, AUC, F1 and TPR at 1 % of every setting, models side by side."""
+    settings = [s for s in data.settings() if s.task == task]
+    models = list(dict.fromkeys(s.model for s in settings))
+    ways = list(dict.fromkeys((s.watermark, s.policy) for s in settings))
+    second = any(data.row(s).get("weighted") for s in settings)
+    names = ("Acc.", "AUC", "F1", "TPR at 1 %", *(("weighted TPR",) if second else ()))
+    lead = (lambda m, n: f"{m} {n}") if len(models) > 1 else (lambda m, n: n)
+    rows = []
+    for watermark, policy in ways:
+        row = [data.label(Setting(models[0], task, watermark, policy))]
+        for model in models:
+            setting = Setting(model, task, watermark, policy)
+            found = data.row(setting) if setting in settings else {}
+            row.append(with_interval(found.get("accuracy"), found.get("accuracy_ci")))
+            row += [number(found.get(n)) if watermark != NONE else DASH for n in ("auroc", "f1", "tpr_at_fpr_1e2")]
+            row += [number((found.get("weighted") or {}).get("tpr_at_fpr_1e2"))] if second else []
+        rows.append(tuple(row))
+    note = (
+        "Accuracy with its 95 % interval. AUC and F1: marked texts against the same model's unmarked answers to the "
+        "same questions; F1 on half of the questions, at the threshold that was best on the other half. TPR: at an "
+        "exact p-value of 0.01. Detectors read all tokens and know neither model nor prompt, whatever the policy."
+    )
+    return Table(
+        f"Accuracy and detection, {task}", ("", *(lead(m, n) for m in models for n in names)), tuple(rows), note
+    )
+
+
+def run_table(data: ReportData) -> Table:
+    """How much was measured of each setting, and what the texts are like."""
+    rows = []
+    for setting in data.settings():
+        row = data.row(setting)
+        rows.append((
+            setting.model, setting.task, data.label(setting), str(row.get("n", DASH)), str(row.get("keys") or DASH),
+            number(row.get("tokens_median"), 0), _count(row.get("unparsed")), number(row.get("marked")),
+            number(row.get("changed")), number(row.get("z_mean"), 2), number(row.get("tpr_at_fpr_1e3")),
+        ))  # fmt: skip
+    header = ("model", "task", "setting", "n", "keys", "median tokens", "unparsed", "tokens marked", "tokens changed",
+              "mean z", "TPR at 0.1 %")  # fmt: skip
+    note = "unparsed: answers that could not be read; they count as wrong."
+    return Table("What was measured", header, tuple(rows), note)
+
+
+def _count(value: Any) -> str:
+    return DASH if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def equal_detection_table(data: ReportData) -> Table:
+    """Accuracy of each policy minus that of a fixed strength which is found as well."""
+    measures = {"tpr_at_fpr_1e2": "TPR at 1 %", "tpr_at_fpr_1e3": "TPR at 0.1 %", "z_mean": "mean z"}
+    rows = [
+        (
+            str(r["model"]), str(r["task"]), data.label(Setting(r["model"], r["task"], r["watermark"], r["policy"])),
+            measures.get(r["measure"], r["measure"]), number(r["target_measure"]), number(r["accuracy"]),
+            number(r["accuracy_fixed"]), with_interval(r["difference"], r["difference_ci"]),
+            "yes" if r["inside"] else "no", str(r["n"]),
+        )
+        for r in data.equal_detection
+    ]  # fmt: skip
+    header = ("model", "task", "setting", "found as well by", "at", "accuracy", "fixed strength's", "difference",
+              "on the curve", "n")  # fmt: skip
+    note = (
+        "The fixed strengths and the unmarked texts give accuracy over detection; it is read where the policy's own "
+        "detection lies. Interval 95 %, questions resampled. Not on the curve: the policy is found better than the "
+        "strongest (or worse than the weakest) fixed one, whose accuracy is taken."
+    )
+    return Table("Accuracy at equal detection", header, tuple(rows), note)
+
+
+def comparison_table(data: ReportData) -> Table:
+    """Accuracy of one policy minus another's on the same questions."""
+    rows = [
+        (
+            str(r["model"]), str(r["task"]), str(r["watermark"]), f"{r['a']} minus {r['b']}",
+            with_interval(r["difference"], r["difference_ci"]), p_value(r["p_value"]), str(r["test"]), str(r["n"]),
+        )
+        for r in data.comparisons
+    ]  # fmt: skip
+    header = ("model", "task", "watermark", "accuracy of", "difference", "p", "test", "n")
+    note = "Paired by question. Not corrected for the number of comparisons."
+    return Table("Paired comparisons of accuracy", header, tuple(rows), note)
+
+
+def robustness_table(data: ReportData, found: Iterable[Robust]) -> Table:
+    """Loss of detection under attacks."""
+    rows = [
+        (
+            r.setting.model, r.setting.task, data.label(r.setting), r.attack, number(r.edit_rate),
+            number(float(r.found.mean() + r.loss.mean())), number(float(r.found.mean())),
+            with_interval(float(r.loss.mean()), r.loss_ci),
+            number(float(r.auroc.mean())), number(r.false), str(r.texts),
+        )
+        for r in found
+    ]  # fmt: skip
+    header = ("model", "task", "setting", "attack", "words changed", "TPR before", "TPR after", "loss", "AUC after",
+              "FPR after", "texts")  # fmt: skip
+    note = (
+        "TPR: share of texts with an exact p-value of at most 0.01, mean over keys; loss with its 95 % interval, "
+        "questions resampled. AUC and FPR: the same attack on the model's unmarked answers. Words changed: what "
+        "the attack really did, whatever it was asked for."
+    )
+    return Table("Robustness: detection under attacks", header, tuple(rows), note)
+
+
+def comparisons(data: ReportData) -> dict[Setting, tuple[Comparison, Comparison]]:
+    """(perplexity, accuracy) of every marked setting against the unmarked texts of its model and task."""
+    made = {}
+    for setting in data.settings():
+        if setting.watermark == NONE:
+            continue
+        base = Setting(setting.model, setting.task)
+        pairs = []
+        for values, compare in ((data.perplexity, compare_perplexity), (data.correct, compare_accuracy)):
+            usable = base in values and setting in values
+            pairs.append(compare(values[base], values[setting]) if usable else NOTHING)
+        if any(c.n for c in pairs):
+            made[setting] = (pairs[0], pairs[1])
+    return made
+
+
+def perplexity_table(data: ReportData) -> Table:
+    """Perplexities and accuracies with p-values against unmarked texts."""
+    found = comparisons(data)
+    rows = []
+    for setting in data.settings():
+        values = list(data.perplexity.get(setting, {}).values())
+        ppl, accuracy = found.get(setting, (NOTHING, NOTHING))
+        grades = data.correct.get(setting, {})
+        if not values and not accuracy.n:
+            continue
+        shape = box(values)
+        rows.append((
+            setting.model, setting.task, data.label(setting), number(shape.get("median"), 2),
+            f"{number(shape.get('q1'), 2)} to {number(shape.get('q3'), 2)}" if values else DASH,
+            p_value(ppl.mann_whitney), p_value(ppl.wilcoxon),
+            number(sum(grades.values()) / len(grades)) if grades else DASH,
+            p_value(accuracy.paired),
+        ))  # fmt: skip
+    header = ("model", "task", "setting", "median perplexity", "middle half", "p, unpaired", "p, paired", "accuracy",
+              "p, accuracy")  # fmt: skip
+    note = (
+        f"Perplexity under {data.judge or 'a second model'}, given the prompt. p-values against unmarked texts: "
+        "Mann-Whitney of all texts (what a box plot can show), Wilcoxon's signed ranks of the same questions; accuracy "
+        "by the exact McNemar test (one key) or signed ranks (means over keys)."
+    )
+    return Table("Perplexity and accuracy", header, tuple(rows), note)
+
+
+def latency_table(data: ReportData) -> Table:
+    """Time and memory relative to plain decoding, from the benchmark files."""
+    rows = [
+        (
+            r.case, r.model, str(r.batch), r.dtype, r.variant, with_interval(r.ratio, (r.low, r.high)),
+            number(r.memory), number(r.speed, 1),
+        )
+        for r in data.latency
+    ]  # fmt: skip
+    header = ("case", "model", "batch", "dtype", "way", "time ratio", "memory ratio", "tokens/s")
+    note = "Relative to this library's own plain decoding in the same run; in brackets the spread over its rounds."
+    return Table("Latency", header, tuple(rows), note)
