@@ -8,6 +8,7 @@ left is done too.
 from __future__ import annotations
 
 import fnmatch
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -46,6 +48,12 @@ class Shard:
             raise ValueError(
                 f"rank must be in [0, world size), got rank {self.rank} of {self.world_size}; number processes from 0"
             )
+
+    def device(self) -> str | None:
+        """A GPU of its own for each of several processes on a machine; None = the usual one."""
+        if self.world_size == 1 or not torch.cuda.is_available():
+            return None
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
 
     def of(self, questions: Sequence[Question]) -> list[Question]:
         return list(questions[self.rank :: self.world_size])
@@ -174,7 +182,7 @@ class Runner:
         if self.loaded is None or self.loaded.name != name:
             self.loaded = None  # frees the other one first
             spec: ModelSpec = self.config.models[name]
-            model, tokenizer = load_model(spec.source, device=spec.device, dtype=spec.dtype)
+            model, tokenizer = load_model(spec.source, device=spec.device or self.shard.device(), dtype=spec.dtype)
             self.loaded = Loaded(name, model, tokenizer, provenance.weights_sha256(spec.source, model))
         return self.loaded
 

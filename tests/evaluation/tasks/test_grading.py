@@ -1,0 +1,68 @@
+"""Answers out of texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from caw.evaluation.tasks.grading import grade_contains, grade_exact, grade_letter, grade_number
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "how"),
+    [
+        ("6 + 2 = 8.\nThe answer is 8.", "8", "stated"),
+        ("The answer is 8.\n\nThen the answer is 9.", "8", "stated"),  # the first, as lm-evaluation-harness
+        ("So the answer is: $1,200.50.", "1200.50", "stated"),
+        ("The answer is **-3**.", "-3", "stated"),
+        ("The answer is \\( 18 \\).", "18", "stated"),
+        ("The answer is $18", "18", "stated"),
+        ("The answer is 5 apples. Or 6.", "5", "stated"),
+        ("He has 3 apples and 4 pears", "4", "last"),
+        ("The answer is unclear: 7 or 12,000", "12000", "last"),
+        ("It costs $.50", ".50", "last"),
+        ("No idea.", None, None),
+        ("", None, None),
+    ],
+)
+def test_numbers(text: str, answer: str | None, how: str | None) -> None:
+    graded = grade_number(text, "8")
+    assert (graded.answer, graded.extraction) == (answer, how)
+    assert graded.correct == (answer == "8")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "correct"),
+    [("18.00", "18", True), ("1,800", "1800", True), ("$18", "18", True), ("18.5", "18", False), ("-18", "18", False)],
+)
+def test_numbers_are_compared_as_numbers(answer: str, gold: str, correct: bool) -> None:
+    assert grade_number(f"The answer is {answer}.", gold).correct == correct
+
+
+def test_the_text_ends_with_the_line_of_its_answer() -> None:
+    text = "5 + 4 = 9.\nThe answer is 9. Good.\n\nAnother 10"
+    assert grade_number(text, "9").text == "5 + 4 = 9.\nThe answer is 9. Good."
+    assert grade_number("so 9\n\nand 10 \n", "9").text == "so 9\n\nand 10"
+    assert grade_letter(" So (B).\n\nThe answer is (A).\n\nQ", "A").text == " So (B).\n\nThe answer is (A)."
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "how"),
+    [
+        ("Thus, (A) is not a problem. The answer is (B).", "B", "stated"),
+        ("the answer is B.", "B", "stated"),
+        ("The answer is: **(C)**", "C", "stated"),
+        ("The answer is Bourdieu", None, None),
+        ("Either (A) or (D)", "D", "last"),
+        ("A or D", None, None),
+    ],
+)
+def test_letters(text: str, answer: str | None, how: str | None) -> None:
+    graded = grade_letter(text, "B")
+    assert (graded.answer, graded.extraction, graded.correct) == (answer, how, answer == "B")
+
+
+def test_whole_texts_and_parts_of_texts() -> None:
+    assert grade_exact(" blue \n", "blue").correct and not grade_exact("Blue", "blue").correct
+    assert grade_exact(" \n", "blue").answer is None
+    assert grade_contains("It is BLUE.", "blue").correct and not grade_contains("It is red.", "blue").correct
+    assert grade_contains("It is red.", "blue").answer == "" and grade_contains(" ", "blue").answer is None

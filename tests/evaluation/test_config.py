@@ -1,0 +1,147 @@
+"""The YAML of a run: what it becomes, and what it says of names it does not know."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import caw
+from caw.evaluation.config import CellPlan, config_of, parse_config, read_config
+
+BASE: dict[str, Any] = {
+    "output": "runs/x",
+    "models": {"m": {"source": "smollm2-135m", "evaluator": "smollm2-135m"}, "n": {"source": "smollm2-135m"}},
+    "tasks": {"gsm8k": {"data": "data", "count": 3}, "mine": {"kind": "jsonl", "path": "x.jsonl", "grade": "number"}},
+    "watermarks": {"kgw": {"gamma": 0.5}, "race": {"kind": "exp"}},
+    "policies": {
+        "soft": {"kind": "fixed", "delta": 2.0, "race": {"top_k": 2}},
+        "entropy": {"threshold": 0.9},
+        "caw": {"kind": "capacity", "theta": 0.6, "kgw": {"delta": 8.0, "beta": 2.0}, "race": {"top_k": 5}},
+    },
+    "keys": 2,
+    "runs": [
+        {"model": "m", "task": "gsm8k", "watermark": "kgw", "policy": "soft", "keys": 1, "count": 2},
+        {"model": "m", "task": "gsm8k", "watermark": "*", "keys": [1]},
+    ],
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """BASE with one entry set (or, for ..., removed)."""
+    config = copy.deepcopy(BASE)
+    *folders, last = path.split("/")
+    place = config
+    for name in folders:
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    if value is ...:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    return config
+
+
+def test_names_become_watermarks_and_policies(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(BASE))
+    config = read_config(path)
+    assert config.text == path.read_text() and config.tasks["gsm8k"].count == 3
+    soft = CellPlan("m", "gsm8k", "kgw", "soft", 1)
+    assert config.watermark(soft) == caw.KGW(key=config.key(1), gamma=0.5, delta=2.0)
+    assert config.policy(soft) == caw.FixedStrength(1.0)
+    race = CellPlan("m", "gsm8k", "race", "soft", 0)
+    assert config.watermark(race) == caw.EXP(key=config.key(0), top_k=2)
+    assert config.policy(CellPlan("m", "gsm8k", "kgw", "entropy", 0)) == caw.EntropyThreshold(0.9)
+    policy = config.policy(CellPlan("m", "gsm8k", "kgw", "caw", 0))
+    assert isinstance(policy, caw.CapacityPolicy) and (policy.theta, policy.beta) == (0.6, 2.0)
+    assert config.watermark(CellPlan("m", "gsm8k", "kgw", "caw", 0)).full == 8.0
+    assert config.policy(CellPlan("m", "gsm8k", "race", "caw", 0)).max_strength < 1.0001
+
+
+def test_cells_come_in_order_of_the_entries_with_unmarked_texts_first() -> None:
+    names = [(plan.name, plan.count) for plan in config_of(BASE).plan()]
+    assert names == [
+        ("m.gsm8k.none", 2), ("m.gsm8k.kgw.soft.0", 2), ("m.gsm8k.none", None), ("m.gsm8k.kgw.soft.1", None),
+        ("m.gsm8k.kgw.entropy.1", None), ("m.gsm8k.kgw.caw.1", None), ("m.gsm8k.race.soft.1", None),
+        ("m.gsm8k.race.entropy.1", None), ("m.gsm8k.race.caw.1", None),
+    ]  # fmt: skip
+
+
+def test_all_is_every_combination_once() -> None:
+    config = config_of({**BASE, "runs": "all"})
+    names = [plan.name for plan in config.plan()]
+    assert len(names) == len(set(names)) == 2 * 2 * (1 + 2 * 3 * 2)
+    assert names[:3] == [
+        "m.gsm8k.none",
+        "m.gsm8k.kgw.soft.0",
+        "m.gsm8k.kgw.entropy.0",
+    ]  # all policies of a key together
+    assert [p.name for p in config_of({**BASE, "runs": [{"watermark": "none", "model": "m"}]}).plan()] == [
+        "m.gsm8k.none", "m.mine.none"
+    ]  # fmt: skip
+
+
+def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAW_KEY", raising=False)
+    config, other = config_of(BASE), config_of({**BASE, "seed": 1})
+    keys = [config.key(0), config.key(1), other.key(0)]
+    monkeypatch.setenv("CAW_KEY", "a secret")
+    keys += [config.key(0), config.key(1)]
+    assert len(set(keys)) == 5 and config.key(0) == other.key(0)
+    assert "secret" not in repr(config) and str(config.key(0)) not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("foo", 1, "config has an unknown field 'foo'; known: output, models, tasks"),
+        ("output", ..., "must have output"),
+        ("models/m", {"evaluator": "x"}, "models.m must have source"),
+        ("models/m/size", 3, "models.m has an unknown field 'size'; known: source, evaluator, weights, dtype, device"),
+        ("models/a b", {"source": "x"}, "name in models must be letters"),
+        ("tasks/other", {}, "tasks.other.kind must be one of gsm8k, mmlu, jsonl, got 'other'"),
+        ("tasks/gsm8k/shot", 5, "tasks.gsm8k has an unknown field 'shot'; known: kind, data, split"),
+        ("tasks/mine/shots", 5, "tasks.mine has an unknown field 'shots'"),
+        ("tasks/mine/grade", "best", "grade must be one of number, letter, exact, contains, got 'best'"),
+        ("tasks/mine/path", ..., "needs a `path`"),
+        ("tasks/gsm8k/data", 7, "tasks.gsm8k.data must be text"),
+        ("watermarks/kgw/kind", "kwg", "watermarks.kgw.kind must be one of kgw, unigram, exp, synthid, got 'kwg'"),
+        ("watermarks/kgw/gama", 0.5, "watermarks.kgw has an unknown field 'gama'; known: gamma, delta"),
+        ("watermarks/kgw/key", 5, "must not hold a key"),
+        ("watermarks/none", {"kind": "kgw"}, "the name none means unmarked"),
+        ("policies/soft/kind", "firm", "policies.soft.kind must be one of fixed, entropy, logit_delta, capacity"),
+        (
+            "policies/soft/thet",
+            1,
+            "policies.soft has an unknown field 'thet'; known: strength, delta, top_k, kgw, race",
+        ),
+        ("policies/soft/race", {"delta": 2}, "policies.soft.race has an unknown field 'delta'; known: strength, top_k"),
+        ("policies/soft", {"kind": "fixed", "delta": 2.0}, "soft with watermark race: sets the strength of others?"),
+        ("policies/soft/delta", "two", "policy soft with watermark kgw: delta must be a number"),
+        ("policies/entropy/threshold", -1, "policy entropy with watermark kgw: nats must be"),
+        ("policies/caw/theta", 2, "policy caw with watermark kgw: theta must be"),
+        ("models/m/evaluator", ..., "policy caw with watermark kgw: needs an evaluator for model m"),
+        ("policies/caw/race", {"top_k": 60, "beta": 2}, "strength . top_k must be at most 100"),
+        ("runs/0/model", "q", "runs.0..model must be one of m, n or ., got 'q'"),
+        ("runs/0/policy", "firm", "runs.0..policy must be one of soft, entropy, caw"),
+        ("runs/0/keys", 0, "runs.0..keys must be an integer in .1,"),
+        ("runs/0/count", 0, "runs.0..count must be"),
+        ("runs", "some", "runs must be all or a list"),
+        ("keys", 0, "keys must be an integer in .1,"),
+        ("generation", {"max_new_tokens": 0}, "generation.max_new_tokens must be"),
+        ("generation", {"tokens": 5}, "generation has an unknown field 'tokens'; known: max_new_tokens"),
+    ],
+)
+def test_refusals_name_the_place_and_what_is_known(path: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_of(changed(path, value)).check()
+
+
+def test_text_that_is_no_config() -> None:
+    with pytest.raises(ValueError, match="must be YAML"):
+        parse_config("a: [1,")
+    with pytest.raises(ValueError, match="must be a mapping of names, found list"):
+        parse_config("- 1")
