@@ -31,6 +31,7 @@ from caw.triton_kernels.permutation_ref import (
 )
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.sibling_attention_packed_ref import sibling_attention_packed_ref
 from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
@@ -101,6 +102,13 @@ sibling_attention = _register(
     sibling_attention_ref,
     lambda q, *args, **kwargs: q.new_empty(q.shape),
     triton="sibling_attention",
+)
+# of each sequence as many candidates as it has, for steps that read back; CPU only
+sibling_attention_packed = _register(
+    "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
+    "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
+    sibling_attention_packed_ref,
+    lambda q, *args, **kwargs: q.new_empty(q.shape),
 )
 sibling_attention_paged = _register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
@@ -273,7 +281,7 @@ small_linear = _register(
 decoder_layer = _register(
     "decoder_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
-    "int? window=None) -> Tensor",
+    "int? window=None, Tensor? rows=None) -> Tensor",
     decoder_layer_ref,
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )
@@ -285,6 +293,7 @@ class Ops:
 
     topk_softmax: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]
     sibling_attention: Callable[..., torch.Tensor]
+    sibling_attention_packed: Callable[..., torch.Tensor]
     commit_kv: Callable[..., None]
     commit_step: Callable[..., None]
     evaluate_capacity: Callable[..., torch.Tensor]
@@ -296,7 +305,14 @@ class Ops:
 def dispatched() -> Ops:
     """The ops as torch dispatches them by device."""
     return Ops(
-        topk_softmax, sibling_attention, commit_kv, commit_step, evaluate_capacity, select_candidate, evaluator_step
+        topk_softmax,
+        sibling_attention,
+        sibling_attention_packed,
+        commit_kv,
+        commit_step,
+        evaluate_capacity,
+        select_candidate,
+        evaluator_step,
     )
 
 
@@ -305,6 +321,7 @@ def references() -> Ops:
     return Ops(
         topk_softmax_ref,
         sibling_attention_ref,
+        sibling_attention_packed_ref,
         commit_kv_ref,
         commit_step_ref,
         evaluate_capacity_ref,

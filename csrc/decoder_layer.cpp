@@ -117,44 +117,57 @@ void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
 }
 
 struct Shape {
-  int64_t batch, candidates, width, heads, kv_heads, dim;
+  int64_t batch, rows, width, heads, kv_heads, dim;
   Dtype type;
   ScalarType scalar;
-  int64_t rows() const { return batch * candidates; }
+  std::vector<int64_t> sequence, slot;  // [rows]: whose candidate it is, and its place in scratch
 };
 
-// [rows, heads * D] -> tensor [B, heads, C, D] of the weights' type
+// [rows, heads * D] -> tensor [rows, heads, 1, D] of the weights' type
 Tensor by_head(const Rows& x, const Shape& at, int64_t heads) {
-  Tensor out = make({at.batch, heads, at.candidates, at.dim}, at.scalar);
-  void* base = out.mutable_data_ptr();
-  for (int64_t b = 0; b < at.batch; ++b)
-    for (int64_t h = 0; h < heads; ++h)
-      for (int64_t c = 0; c < at.candidates; ++c) {
-        const float* from = x.row(b * at.candidates + c) + h * at.dim;
-        narrow_row(from, at.dim, at.type, base, ((b * heads + h) * at.candidates + c) * at.dim);
-      }
+  Tensor out = make({at.rows, heads, 1, at.dim}, at.scalar);
+  for (int64_t r = 0; r < at.rows; ++r)
+    narrow_row(x.row(r), heads * at.dim, at.type, out.mutable_data_ptr(), r * heads * at.dim);
   return out;
 }
 
-// Candidates' keys or values [B, HK, C, D] into scratch[:B, slot : slot + C], scratch [B', slots, HK, D].
-void keep(const Tensor& own, const Tensor& scratch, int64_t slot, const Shape& at) {
+// Candidates' keys or values [rows, HK, 1, D] into scratch[sequence, slot], scratch [B', slots, HK, D].
+void keep(const Tensor& own, const Tensor& scratch, const Shape& at) {
   const size_t bytes = size_t(element_size(at.type));
   char* to = static_cast<char*>(scratch.mutable_data_ptr());
   const char* from = static_cast<const char*>(own.const_data_ptr());
-  for (int64_t b = 0; b < at.batch; ++b)
+  const int64_t outer = scratch.stride(0), inner = scratch.stride(1), head = scratch.stride(2);
+  for (int64_t r = 0; r < at.rows; ++r)
     for (int64_t h = 0; h < at.kv_heads; ++h)
-      for (int64_t c = 0; c < at.candidates; ++c)
-        std::memcpy(to + size_t(b * scratch.stride(0) + (slot + c) * scratch.stride(1) + h * scratch.stride(2)) * bytes,
-            from + size_t(((b * at.kv_heads + h) * at.candidates + c) * at.dim) * bytes, size_t(at.dim) * bytes);
+      std::memcpy(to + size_t(at.sequence[size_t(r)] * outer + at.slot[size_t(r)] * inner + h * head) * bytes,
+          from + size_t((r * at.kv_heads + h) * at.dim) * bytes, size_t(at.dim) * bytes);
 }
 
-void check_scratch(const char* name, const Tensor& t, const Shape& at, int64_t slot) {
+void check_scratch(const char* name, const Tensor& t, const Shape& at) {
   require(t.dim() == 4 && t.size(0) >= at.batch && t.size(2) == at.kv_heads && t.size(3) == at.dim,
       std::string(name) + " must have shape [B, slots, HK, D], got " + shape_of(t));
-  require(slot >= 0 && slot <= t.size(1) - at.candidates, "slot must leave room for the candidates in " +
-      std::string(name) + ", got " + std::to_string(slot));
+  for (const int64_t slot : at.slot)
+    require(slot >= 0 && slot < t.size(1), "slot must leave room for the candidates in " + std::string(name) + ", got " +
+        std::to_string(slot));
   require(t.scalar_type() == at.scalar && (t.stride(3) == 1 || at.dim == 1),
       std::string(name) + " must have hidden's dtype and be dense in its last dimension");
+}
+
+// Whose candidates the rows are: C of every sequence, or, packed, those that `rows` says, one after another.
+void place(Shape& at, const Tensor& hidden, int64_t slot, const std::optional<Tensor>& rows) {
+  if (rows.has_value()) {
+    at.sequence = integers("rows", *rows);
+    require(hidden.size(1) == 1 && at.rows == int64_t(at.sequence.size()), "hidden must have shape [" +
+        std::to_string(at.sequence.size()) + ", 1, E], a row for each of rows, got " + shape_of(hidden));
+  } else {
+    require(hidden.size(0) == at.batch, "hidden must have a row for each of k_cache, got " + shape_of(hidden));
+    for (int64_t r = 0; r < at.rows; ++r) at.sequence.push_back(r / hidden.size(1));
+  }
+  for (size_t r = 0; r < at.sequence.size(); ++r) {
+    const int64_t b = at.sequence[r];
+    require(b >= 0 && b < at.batch, "rows must be in [0, B), got " + std::to_string(b));
+    at.slot.push_back(r && at.sequence[r - 1] == b ? at.slot[r - 1] + 1 : slot);
+  }
 }
 
 Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
@@ -167,12 +180,13 @@ Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Te
   require(dim > 0 && dim % 2 == 0, "the head dimension must be even, got " + std::to_string(dim));
   const Dtype type = dtype_of("hidden", hidden);
   require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
-  Shape at{hidden.size(0), hidden.size(1), hidden.size(2), 0, k_cache.size(1), dim, type, hidden.scalar_type()};
+  Shape at{k_cache.size(0), hidden.size(0) * hidden.size(1), hidden.size(2), 0, k_cache.size(1), dim, type,
+      hidden.scalar_type(), {}, {}};
   require(weights[kQ].dim() == 2 && weights[kQ].size(0) % dim == 0, "weights[1] must have shape [H * D, E], got " +
       shape_of(weights[kQ]));
   at.heads = weights[kQ].size(0) / dim;
-  require_shape("cos", cos, {at.batch, at.candidates, dim});
-  require_shape("sin", sin, {at.batch, at.candidates, dim});
+  require_shape("cos", cos, {hidden.size(0), hidden.size(1), dim});
+  require_shape("sin", sin, {hidden.size(0), hidden.size(1), dim});
   require(dtype_of("cos", cos) == type && dtype_of("sin", sin) == type, "cos and sin must have hidden's dtype");
   for (const int64_t i : {kNorm1, kNorm2}) {
     require_shape("the norms of weights", weights[size_t(i)], {at.width});
@@ -190,9 +204,10 @@ Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Te
 void turn(Rows& x, int64_t heads, const Shape& at, const std::vector<float>& norm, double eps, const Tensor& cos,
     const Tensor& sin) {
   std::vector<float> c(static_cast<size_t>(at.dim)), s(c);
-  for (int64_t r = 0; r < at.rows(); ++r) {
+  const int64_t candidates = cos.size(1);
+  for (int64_t r = 0; r < at.rows; ++r) {
     for (int64_t d = 0; d < at.dim; ++d) {
-      const int64_t b = r / at.candidates, q = r % at.candidates;
+      const int64_t b = r / candidates, q = r % candidates;
       c[size_t(d)] = read(cos.const_data_ptr(), b * cos.stride(0) + q * cos.stride(1) + d * cos.stride(2), at.type);
       s[size_t(d)] = read(sin.const_data_ptr(), b * sin.stride(0) + q * sin.stride(1) + d * sin.stride(2), at.type);
     }
@@ -209,10 +224,11 @@ void turn(Rows& x, int64_t heads, const Shape& at, const std::vector<float>& nor
 Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
     const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
-    std::optional<int64_t> window) {
-  const Shape at = check(hidden, cos, sin, k_cache, weights);
-  check_scratch("k_scratch", k_scratch, at, slot);
-  check_scratch("v_scratch", v_scratch, at, slot);
+    std::optional<int64_t> window, const std::optional<Tensor>& rows) {
+  Shape at = check(hidden, cos, sin, k_cache, weights);
+  place(at, hidden, slot, rows);
+  check_scratch("k_scratch", k_scratch, at);
+  check_scratch("v_scratch", v_scratch, at);
   require(biases.size() == 7, "biases must be 7, of q, k, v, o, gate, up and down, got " + std::to_string(biases.size()));
   const int64_t inner = at.heads * at.dim, kv = at.kv_heads * at.dim, wide = weights[kGate].size(0);
   const auto get = [&](const char* name, int64_t i, size_t bias, int64_t outputs, int64_t size) {
@@ -227,33 +243,30 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   if (weights.size() == 11) q_norm = widen(weights[kQNorm], at.type), k_norm = widen(weights[kKNorm], at.type);
 
   const Tensor input = dense(hidden);
-  Rows residual(at.rows(), at.width), normed(at.rows(), at.width);
-  for (int64_t r = 0; r < at.rows(); ++r) {
+  Rows residual(at.rows, at.width), normed(at.rows, at.width);
+  for (int64_t r = 0; r < at.rows; ++r) {
     widen_row(input.const_data_ptr(), r * at.width, at.width, at.type, residual.row(r));
     normalise(residual.row(r), norm1, eps, normed.row(r));
   }
-  Rows queries(at.rows(), inner), keys(at.rows(), kv), values(at.rows(), kv);
+  Rows queries(at.rows, inner), keys(at.rows, kv), values(at.rows, kv);
   multiply(normed, {&q, &k, &v}, {&queries, &keys, &values}, false);
   turn(queries, at.heads, at, q_norm, eps, cos, sin);
   turn(keys, at.kv_heads, at, k_norm, eps, cos, sin);
   const Tensor own_k = by_head(keys, at, at.kv_heads), own_v = by_head(values, at, at.kv_heads);
-  keep(own_k, k_scratch, slot, at);
-  keep(own_v, v_scratch, slot, at);
-  const Tensor mixed = sibling_attention(by_head(queries, at, at.heads), k_cache, v_cache, own_k, own_v, lengths, scale,
+  keep(own_k, k_scratch, at);
+  keep(own_v, v_scratch, at);
+  const Tensor mixed = attend(by_head(queries, at, at.heads), k_cache, v_cache, own_k, own_v, lengths, &at.sequence, scale,
       window, std::nullopt, std::nullopt);
-  for (int64_t b = 0; b < at.batch; ++b)
-    for (int64_t h = 0; h < at.heads; ++h)
-      for (int64_t c = 0; c < at.candidates; ++c)
-        widen_row(mixed.const_data_ptr(), ((b * at.heads + h) * at.candidates + c) * at.dim, at.dim, at.type,
-            queries.row(b * at.candidates + c) + h * at.dim);
+  for (int64_t r = 0; r < at.rows; ++r)
+    widen_row(mixed.const_data_ptr(), r * inner, inner, at.type, queries.row(r));
   multiply(queries, {&o}, {&residual}, true);
 
-  for (int64_t r = 0; r < at.rows(); ++r) normalise(residual.row(r), norm2, eps, normed.row(r));
-  Rows active(at.rows(), wide);
+  for (int64_t r = 0; r < at.rows; ++r) normalise(residual.row(r), norm2, eps, normed.row(r));
+  Rows active(at.rows, wide);
   gated(normed, gate, up, active);
   multiply(active, {&down}, {&residual}, true);
-  Tensor out = make({at.batch, at.candidates, at.width}, at.scalar);
-  for (int64_t r = 0; r < at.rows(); ++r)
+  Tensor out = make({hidden.size(0), hidden.size(1), at.width}, at.scalar);
+  for (int64_t r = 0; r < at.rows; ++r)
     narrow_row(residual.row(r), at.width, at.type, out.mutable_data_ptr(), r * at.width);
   return out;
 }

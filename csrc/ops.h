@@ -14,6 +14,15 @@ Tensor sibling_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v
     const Tensor& v_own, const Tensor& lengths, double scale, std::optional<int64_t> window,
     std::optional<double> softcap, const std::optional<Tensor>& sinks);
 
+Tensor sibling_attention_packed(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own,
+    const Tensor& v_own, const Tensor& lengths, const Tensor& rows, double scale, std::optional<int64_t> window,
+    std::optional<double> softcap, const std::optional<Tensor>& sinks);
+
+// Both of them: rows is null for a rectangle.
+Tensor attend(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own, const Tensor& v_own,
+    const Tensor& lengths, const std::vector<int64_t>* rows, double scale, std::optional<int64_t> window,
+    std::optional<double> softcap, const std::optional<Tensor>& sinks);
+
 void commit_kv(
     const Tensor& store, const Tensor& scratch, const Tensor& choice, const Tensor& lengths, const Tensor& active);
 
@@ -51,6 +60,6 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
 Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
     const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
-    std::optional<int64_t> window);
+    std::optional<int64_t> window, const std::optional<Tensor>& rows);
 
 }  // namespace caw

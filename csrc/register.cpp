@@ -5,6 +5,7 @@
 STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("topk_softmax", TORCH_BOX(&caw::topk_softmax));
   m.impl("sibling_attention", TORCH_BOX(&caw::sibling_attention));
+  m.impl("sibling_attention_packed", TORCH_BOX(&caw::sibling_attention_packed));
   m.impl("commit_kv", TORCH_BOX(&caw::commit_kv));
   m.impl("evaluate_capacity", TORCH_BOX(&caw::evaluate_capacity));
   m.impl("select_candidate", TORCH_BOX(&caw::select_candidate));

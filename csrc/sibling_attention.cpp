@@ -3,6 +3,8 @@
 // Work is cut by (sequence, KV head, span of 512 committed tokens). The cut depends on lengths only, so results depend
 // neither on the number of threads nor on the batch. Each part keeps its greatest score and sum; parts, the candidate's
 // own token and the sink are merged at the end.
+//
+// Candidates come as a rectangle, C of every sequence, or packed: as many of each sequence as it has, one after another.
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +19,7 @@ constexpr int64_t kSpan = 512;
 
 struct Part {
   int64_t sequence, head, begin, end;
+  size_t at;  // where its results begin
 };
 
 // The parts of one (sequence, head), which are neighbours in the list.
@@ -25,24 +28,41 @@ struct Group {
 };
 
 struct Layout {
-  int64_t batch, heads, kv_heads, candidates, dim, padded, rows;
+  int64_t batch, heads, kv_heads, dim, padded;
   Dtype dtype;
+  bool packed;
+  std::vector<int64_t> first;  // [B + 1], where each sequence's candidates begin among all of them
+  int64_t count(int64_t b) const { return first[size_t(b + 1)] - first[size_t(b)]; }
+  int64_t group() const { return heads / kv_heads; }
+  int64_t rows(int64_t b) const { return group() * count(b); }  // queries that share a KV head
+  size_t per_part(int64_t b) const { return size_t(rows(b) * (padded + 2)); }
+  // Among all queries: those of a sequence and KV head are neighbours.
+  int64_t row(int64_t b, int64_t h, int64_t c) const { return first[size_t(b)] * heads + h * count(b) + c; }
 };
 
+// Where a tensor [B, H, C, D] or, packed, [N, H, 1, D] keeps head h of candidate c of sequence b.
+struct Places {
+  int64_t outer, head, inner;
+  Places(const Tensor& t) : outer(t.stride(0)), head(t.stride(1)), inner(t.stride(2)) {}
+  int64_t operator()(const Layout& at, int64_t b, int64_t h, int64_t c) const {
+    return (at.packed ? (at.first[size_t(b)] + c) * outer : b * outer + c * inner) + h * head;
+  }
+};
+
+// rows: the sequence of each packed candidate; null for a rectangle.
 Layout check(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own, const Tensor& v_own,
-    const Tensor& lengths, const std::optional<Tensor>& sinks) {
+    const Tensor& lengths, const std::vector<int64_t>* rows, const std::optional<Tensor>& sinks) {
   require(q.dim() == 4, "q must have shape [B, H, C, D], got " + shape_of(q));
   require(k_cache.dim() == 4, "k_cache must have shape [B, HK, S, D], got " + shape_of(k_cache));
-  Layout at{q.size(0), q.size(1), k_cache.size(1), q.size(2), q.size(3), (q.size(3) + 15) / 16 * 16, 0,
-      dtype_of("q", q)};
+  Layout at{rows ? k_cache.size(0) : q.size(0), q.size(1), k_cache.size(1), q.size(3), (q.size(3) + 15) / 16 * 16,
+      dtype_of("q", q), rows != nullptr, {0}};
   require(at.kv_heads > 0 && at.heads % at.kv_heads == 0, "H must be a multiple of HK, got " +
       std::to_string(at.heads) + " and " + std::to_string(at.kv_heads));
   require(at.dim <= kMaxDim, "the head dimension must be at most 512, got " + std::to_string(at.dim));
-  at.rows = at.heads / at.kv_heads * at.candidates;
   require_shape("k_cache", k_cache, {at.batch, at.kv_heads, k_cache.size(2), at.dim});
   require_shape("v_cache", v_cache, {at.batch, at.kv_heads, k_cache.size(2), at.dim});
-  require_shape("k_own", k_own, {at.batch, at.kv_heads, at.candidates, at.dim});
-  require_shape("v_own", v_own, {at.batch, at.kv_heads, at.candidates, at.dim});
+  require_shape("k_own", k_own, {q.size(0), at.kv_heads, q.size(2), at.dim});
+  require_shape("v_own", v_own, {q.size(0), at.kv_heads, q.size(2), at.dim});
   require_shape("lengths", lengths, {at.batch});
   require_dtype("lengths", lengths, ScalarType::Long, "int64");
   for (const Tensor* t : {&k_cache, &v_cache, &k_own, &v_own})
@@ -50,20 +70,40 @@ Layout check(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, cons
   for (const Tensor* t : {&k_cache, &v_cache})
     require(t->stride(3) == 1 || at.dim == 1, "k_cache and v_cache must be dense in their last dimension");
   if (sinks) require_shape("sinks", *sinks, {at.heads});
+  if (!rows) {
+    for (int64_t b = 0; b < at.batch; ++b) at.first.push_back((b + 1) * q.size(2));
+    return at;
+  }
+  require(q.size(2) == 1 && q.size(0) == int64_t(rows->size()), "q must have shape [" + std::to_string(rows->size()) +
+      ", H, 1, D], a row for each of rows, got " + shape_of(q));
+  at.first.assign(size_t(at.batch + 1), 0);
+  int64_t before = 0;
+  for (const int64_t b : *rows) {
+    require(b >= before && b < at.batch, "rows must be ascending and in [0, B), got " + std::to_string(b));
+    ++at.first[size_t(b + 1)];
+    before = b;
+  }
+  for (int64_t b = 0; b < at.batch; ++b) at.first[size_t(b + 1)] += at.first[size_t(b)];
   return at;
 }
 
-std::vector<Part> cut(const Layout& at, const int64_t* lengths, int64_t step, int64_t size,
-    std::optional<int64_t> window, std::vector<Group>& groups) {
+// The parts, in `groups` those of each (sequence, KV head), and how many floats their results take.
+std::vector<Part> cut(const Layout& at, const Tensor& lengths, int64_t size, std::optional<int64_t> window,
+    std::vector<Group>& groups, size_t& floats) {
   std::vector<Part> parts;
+  const int64_t* length_of = lengths.const_data_ptr<int64_t>();
+  const int64_t step = lengths.stride(0);
+  floats = 0;
   for (int64_t b = 0; b < at.batch; ++b) {
-    const int64_t length = lengths[b * step];
+    const int64_t length = length_of[b * step];
     require(length >= 0 && length <= size, "lengths must be in [0, S], got " + std::to_string(length));
     const int64_t begin = window ? std::max<int64_t>(0, length - *window + 1) : 0;
     for (int64_t h = 0; h < at.kv_heads; ++h) {
       groups.push_back({parts.size(), 0});
+      if (at.count(b) == 0) continue;  // nothing asks for this sequence
       for (int64_t first = begin / kSpan * kSpan; first < length; first += kSpan) {
-        parts.push_back({b, h, std::max(first, begin), std::min(first + kSpan, length)});
+        parts.push_back({b, h, std::max(first, begin), std::min(first + kSpan, length), floats});
+        floats += at.per_part(b);
         ++groups.back().count;
       }
     }
@@ -73,86 +113,99 @@ std::vector<Part> cut(const Layout& at, const int64_t* lengths, int64_t step, in
 
 }  // namespace
 
-Tensor sibling_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own,
-    const Tensor& v_own, const Tensor& lengths, double scale, std::optional<int64_t> window,
+Tensor attend(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own, const Tensor& v_own,
+    const Tensor& lengths, const std::vector<int64_t>* rows, double scale, std::optional<int64_t> window,
     std::optional<double> softcap, const std::optional<Tensor>& sinks) {
-  const Layout at = check(q, k_cache, v_cache, k_own, v_own, lengths, sinks);
+  const Layout at = check(q, k_cache, v_cache, k_own, v_own, lengths, rows, sinks);
   const Dtype sink_dtype = sinks ? dtype_of("sinks", *sinks) : kFloat32;
   std::vector<Group> groups;
-  const std::vector<Part> parts = cut(
-      at, lengths.const_data_ptr<int64_t>(), lengths.stride(0), k_cache.size(2), window, groups);
-  const int64_t group_size = at.heads / at.kv_heads, rows = at.rows;
-  const int64_t per_query = rows * at.padded, per_part = rows * (at.padded + 2);
+  size_t floats = 0;
+  const std::vector<Part> parts = cut(at, lengths, k_cache.size(2), window, groups, floats);
+  const int64_t total = at.first.back() * at.heads;
   thread_local std::vector<float> queries, partial;
-  queries.assign(size_t(at.batch * at.kv_heads * per_query), 0.0f);
-  if (partial.size() < parts.size() * size_t(per_part)) partial.resize(parts.size() * size_t(per_part));
+  queries.assign(size_t(total * at.padded), 0.0f);
+  if (partial.size() < floats) partial.resize(floats);
   float *packed = queries.data(), *results = partial.data();
   const void* q_base = q.const_data_ptr();
+  const Places q_at(q), k_own_at(k_own), v_own_at(v_own);
+  const int64_t q_step = q.stride(3), k_step = k_own.stride(3), v_step = v_own.stride(3);
   const float factor = float(scale), cap = softcap ? float(*softcap) : 0.0f;
   for (int64_t b = 0; b < at.batch; ++b)
     for (int64_t h = 0; h < at.heads; ++h)
-      for (int64_t c = 0; c < at.candidates; ++c) {
-        const int64_t from = b * q.stride(0) + h * q.stride(1) + c * q.stride(2);
-        float* to = packed + ((b * at.heads + h) * at.candidates + c) * at.padded;
-        for (int64_t d = 0; d < at.dim; ++d) to[d] = read(q_base, from + d * q.stride(3), at.dtype) * factor;
+      for (int64_t c = 0; c < at.count(b); ++c) {
+        const int64_t from = q_at(at, b, h, c);
+        float* to = packed + at.row(b, h, c) * at.padded;
+        for (int64_t d = 0; d < at.dim; ++d) to[d] = read(q_base, from + d * q_step, at.dtype) * factor;
       }
 
-  const Tensor *caches[2] = {&k_cache, &v_cache};
   const int64_t strides[2][3] = {{k_cache.stride(0), k_cache.stride(1), k_cache.stride(2)},
       {v_cache.stride(0), v_cache.stride(1), v_cache.stride(2)}};
-  const void* bases[2] = {caches[0]->const_data_ptr(), caches[1]->const_data_ptr()};
-  int64_t keys = 0;
-  for (const Part& part : parts) keys += part.end - part.begin;
-  const int64_t cost = parts.empty() ? 0 : keys / int64_t(parts.size()) * rows * at.dim / 18;
+  const void* bases[2] = {k_cache.const_data_ptr(), v_cache.const_data_ptr()};
+  int64_t work = 0;
+  for (const Part& part : parts) work += (part.end - part.begin) * at.rows(part.sequence);
+  const int64_t cost = parts.empty() ? 0 : work / int64_t(parts.size()) * at.dim / 18;
   for_each_part(int64_t(parts.size()), cost, [&](int64_t first, int64_t last) {
     thread_local std::vector<float> scratch;
-    scratch.resize(size_t(attend_scratch(rows, at.padded)));
     for (int64_t i = first; i < last; ++i) {
       const Part& part = parts[size_t(i)];
+      const int64_t count = at.rows(part.sequence);
+      scratch.resize(size_t(attend_scratch(count, at.padded)));
       const void* start[2];
       for (int s = 0; s < 2; ++s)
         start[s] = offset_bytes(bases[s], part.sequence * strides[s][0] + part.head * strides[s][1] + part.begin * strides[s][2], at.dtype);
-      float* out = results + i * per_part;
-      const AttendTask task{packed + (part.sequence * at.kv_heads + part.head) * per_query, start[0], start[1],
-          strides[0][2], strides[1][2], part.end - part.begin, at.dtype, int(rows), at.dim, at.padded, cap, out,
-          out + per_query, out + per_query + rows};
+      float* out = results + part.at;
+      const AttendTask task{packed + at.row(part.sequence, part.head * at.group(), 0) * at.padded, start[0], start[1],
+          strides[0][2], strides[1][2], part.end - part.begin, at.dtype, int(count), at.dim, at.padded, cap, out,
+          out + count * at.padded, out + count * (at.padded + 1)};
       kernels().attend(task, scratch.data());
     }
   });
 
-  Tensor output = make({at.batch, at.heads, at.candidates, at.dim}, q.scalar_type());
+  Tensor output = make({q.size(0), at.heads, q.size(2), at.dim}, q.scalar_type());
+  const Places out_at(output);
   void* out_base = output.mutable_data_ptr();
   const void *own_k = k_own.const_data_ptr(), *own_v = v_own.const_data_ptr();
   std::vector<float> mixed(static_cast<size_t>(at.dim));
   for (int64_t b = 0; b < at.batch; ++b)
     for (int64_t h = 0; h < at.heads; ++h)
-      for (int64_t c = 0; c < at.candidates; ++c) {
-        const int64_t kv = h / group_size, row = h % group_size * at.candidates + c;
+      for (int64_t c = 0; c < at.count(b); ++c) {
+        const int64_t kv = h / at.group(), row = h % at.group() * at.count(b) + c, peaks = at.rows(b) * at.padded;
         const Group& group = groups[size_t(b * at.kv_heads + kv)];
-        const float* query = packed + (b * at.kv_heads + kv) * per_query + row * at.padded;
-        const int64_t k_at = b * k_own.stride(0) + kv * k_own.stride(1) + c * k_own.stride(2);
-        const int64_t v_at = b * v_own.stride(0) + kv * v_own.stride(1) + c * v_own.stride(2);
+        const float* query = packed + at.row(b, h, c) * at.padded;
+        const int64_t k_at = k_own_at(at, b, kv, c), v_at = v_own_at(at, b, kv, c);
         float own = 0;
-        for (int64_t d = 0; d < at.dim; ++d) own += query[d] * read(own_k, k_at + d * k_own.stride(3), at.dtype);
+        for (int64_t d = 0; d < at.dim; ++d) own += query[d] * read(own_k, k_at + d * k_step, at.dtype);
         if (cap > 0) own = cap * std::tanh(own / cap);
         const float sink = sinks ? read(sinks->const_data_ptr(), h * sinks->stride(0), sink_dtype) : -INFINITY;
         float peak = std::max(own, sink);
         for (size_t i = 0; i < group.count; ++i)
-          peak = std::max(peak, results[(group.first + i) * size_t(per_part) + size_t(per_query + row)]);
+          peak = std::max(peak, results[parts[group.first + i].at + size_t(peaks + row)]);
         const float own_weight = std::exp(own - peak);
-        float total = own_weight + (sinks ? std::exp(sink - peak) : 0.0f);
-        for (int64_t d = 0; d < at.dim; ++d)
-          mixed[size_t(d)] = own_weight * read(own_v, v_at + d * v_own.stride(3), at.dtype);
+        float sum = own_weight + (sinks ? std::exp(sink - peak) : 0.0f);
+        for (int64_t d = 0; d < at.dim; ++d) mixed[size_t(d)] = own_weight * read(own_v, v_at + d * v_step, at.dtype);
         for (size_t i = 0; i < group.count; ++i) {
-          const float* part = results + (group.first + i) * size_t(per_part);
-          const float weight = std::exp(part[per_query + row] - peak);
-          total += weight * part[per_query + rows + row];
+          const float* part = results + parts[group.first + i].at;
+          const float weight = std::exp(part[peaks + row] - peak);
+          sum += weight * part[peaks + at.rows(b) + row];
           for (int64_t d = 0; d < at.dim; ++d) mixed[size_t(d)] += weight * part[row * at.padded + d];
         }
-        const int64_t to = ((b * at.heads + h) * at.candidates + c) * at.dim;
-        for (int64_t d = 0; d < at.dim; ++d) write(out_base, to + d, mixed[size_t(d)] / total, at.dtype);
+        const int64_t to = out_at(at, b, h, c);
+        for (int64_t d = 0; d < at.dim; ++d) write(out_base, to + d, mixed[size_t(d)] / sum, at.dtype);
       }
   return output;
+}
+
+Tensor sibling_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own,
+    const Tensor& v_own, const Tensor& lengths, double scale, std::optional<int64_t> window,
+    std::optional<double> softcap, const std::optional<Tensor>& sinks) {
+  return attend(q, k_cache, v_cache, k_own, v_own, lengths, nullptr, scale, window, softcap, sinks);
+}
+
+Tensor sibling_attention_packed(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own,
+    const Tensor& v_own, const Tensor& lengths, const Tensor& rows, double scale, std::optional<int64_t> window,
+    std::optional<double> softcap, const std::optional<Tensor>& sinks) {
+  const std::vector<int64_t> sequences = integers("rows", rows);
+  return attend(q, k_cache, v_cache, k_own, v_own, lengths, &sequences, scale, window, softcap, sinks);
 }
 
 }  // namespace caw

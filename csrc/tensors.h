@@ -47,6 +47,16 @@ inline void require_dtype(const char* name, const Tensor& t, ScalarType type, co
   require(t.scalar_type() == type, std::string(name) + " must be " + type_name + "; convert it before the call");
 }
 
+// The numbers of an int64 [N] tensor.
+inline std::vector<int64_t> integers(const char* name, const Tensor& t) {
+  require(t.dim() == 1, std::string(name) + " must have one dimension, got " + shape_of(t));
+  require_dtype(name, t, ScalarType::Long, "int64");
+  std::vector<int64_t> numbers(static_cast<size_t>(t.size(0)));
+  const int64_t* from = t.const_data_ptr<int64_t>();
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = from[int64_t(i) * t.stride(0)];
+  return numbers;
+}
+
 inline bool is_float_type(ScalarType type) {
   return type == ScalarType::Float || type == ScalarType::BFloat16 || type == ScalarType::Half;
 }

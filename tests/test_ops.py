@@ -25,6 +25,13 @@ def attention_inputs() -> list[Any]:
     return [q, store[0], store[1], own(), own(), torch.tensor([S, 0, 3]), 0.4]
 
 
+def packed_inputs() -> list[Any]:
+    q, k_cache, v_cache, k_own, v_own, lengths, _ = attention_inputs()
+    assert C > 1
+    rows, own = torch.tensor([0, 0, 2]), ([0, 0, 2], slice(None), [0, 1, 1])
+    return [q[own][:, :, None], k_cache, v_cache, k_own[own][:, :, None], v_own[own][:, :, None], lengths, rows]
+
+
 def paged_inputs() -> list[Any]:
     q, _, _, k_own, v_own, lengths, scale = attention_inputs()
     pages = torch.randn(2, 6, HK, 4, D)
@@ -37,14 +44,15 @@ def commit_inputs() -> list[Any]:
     return [store, scratch, torch.tensor([1, 0, 1]), torch.tensor([2, 0, 6]), torch.tensor([True, False, True])]
 
 
-def layer_inputs(head_norms: bool) -> list[Any]:
+def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
     _, k_cache, v_cache, *_, lengths, scale = attention_inputs()
     dim, width, wide = D - 1, 6, 7  # rotation needs an even head dim
     shapes = [(H * dim, width), (HK * dim, width), (HK * dim, width), (width, H * dim)]
     norms = [torch.rand(n) for n in (width, width, *((dim, dim) if head_norms else ()))]
     mlp = [torch.randn(wide, width), torch.randn(wide, width), torch.randn(width, wide)]
     given = [norms[0], *(torch.randn(shape) for shape in shapes), norms[1], *mlp, *norms[2:]]
-    hidden, rotary = torch.randn(B, C, width), [torch.randn(B, C, dim) for _ in range(2)]
+    rows = (B, 1) if packed else (B, C)
+    hidden, rotary = torch.randn(*rows, width), [torch.randn(*rows, dim) for _ in range(2)]
     scratch = [torch.randn(B, C + 1, HK, dim) for _ in range(2)]
     biases = [torch.randn(H * dim), *[None] * 6]
     return [hidden, *rotary, k_cache[..., :dim], v_cache[..., :dim], *scratch, 1, lengths, given, biases, 1e-5, scale]
@@ -100,6 +108,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         [*attention_inputs(), 3, 2.0, torch.randn(H)],
         [x.bfloat16() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in attention_inputs()],
     ],
+    "sibling_attention_packed": lambda: [
+        [*packed_inputs(), 0.3], [*packed_inputs(), 0.3, 3, 2.0, torch.randn(H)],
+    ],
     "sibling_attention_paged": lambda: [paged_inputs(), [*paged_inputs(), 3, 2.0, torch.randn(H)]],
     "commit_kv": lambda: [commit_inputs()],
     "commit_step": lambda: [step_inputs()],
@@ -125,7 +136,10 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_contains": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 36, -1]), V, 9]],
     "generator_words": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 700, 0])]],
-    "decoder_layer": lambda: [layer_inputs(False), [*layer_inputs(True), 3]],
+    "decoder_layer": lambda: [
+        layer_inputs(False), [*layer_inputs(True), 3],
+        [*layer_inputs(False, packed=True), None, torch.tensor([0, 2, 2])],
+    ],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
 
@@ -168,11 +182,20 @@ def test_references_are_plain_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["topk_softmax", "sibling_attention", "commit_kv", "evaluate_capacity", "select_candidate"]
+    "name",
+    [
+        "topk_softmax",
+        "sibling_attention",
+        "sibling_attention_packed",
+        "commit_kv",
+        "evaluate_capacity",
+        "select_candidate",
+    ],
 )
 def test_reference_and_dispatched_agree(name: str) -> None:
 
-    rows = {"topk_softmax": "softmax", "sibling_attention": "attention/float32", "evaluate_capacity": "evaluator"}
+    attention = dict.fromkeys(("sibling_attention", "sibling_attention_packed"), "attention/float32")
+    rows = {"topk_softmax": "softmax", "evaluate_capacity": "evaluator", **attention}
     for arguments in SAMPLES[name]()[:1]:
         if name == "commit_kv":
             arguments[-1].fill_(True)  # what an inactive row holds beyond its length is undefined

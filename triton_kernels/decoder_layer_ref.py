@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from caw.triton_kernels.sibling_attention_packed_ref import sibling_attention_packed_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from torch.nn.functional import linear, rms_norm, silu
 
@@ -32,6 +33,7 @@ def decoder_layer_ref(
     eps: float,
     scale: float,
     window: int | None = None,
+    rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One layer of C candidates of B sequences.
 
@@ -40,14 +42,17 @@ def decoder_layer_ref(
         k_cache, v_cache: [B, HK, S, D], see `sibling_attention_ref`.
         k_scratch, v_scratch: [B', slots, HK, D] with B' >= B, mutated: the candidates' keys and values are written to
             [:B, slot : slot + C].
+        slot: of the first candidate of each sequence.
         lengths: int64 [B].
         weights: norm of the input [E], Wq [H*D, E], Wk, Wv [HK*D, E], Wo [E, H*D], norm before the MLP [E], Wg, Wu
             [I, E], Wd [E, I], and optionally norms of queries and keys [D].
         biases: of Wq, Wk, Wv, Wo, Wg, Wu, Wd, or None.
         eps: of all norms. scale, window: of the attention.
+        rows: int64 [N], ascending: the sequence of each candidate, then packed: hidden [N, 1, E], cos, sin [N, 1, D];
+            the candidates of a sequence go to its slots one after another. None = C of every sequence.
 
     Returns:
-        [B, C, E] in hidden's dtype. Everything has one dtype; sums are float32.
+        Shaped as hidden, in its dtype. Everything has one dtype; sums are float32.
     """
     batch, candidates, width = hidden.shape
     heads, dim = k_cache.shape[1], k_cache.shape[3]
@@ -66,9 +71,14 @@ def decoder_layer_ref(
     k = rotate(split(linear(x, wk, biases[1]), weights[10] if len(weights) > 9 else None))
     v = split(linear(x, wv, biases[2]))
     assert k.shape[1] == heads
-    k_scratch[:batch, slot : slot + candidates] = k.transpose(1, 2)
-    v_scratch[:batch, slot : slot + candidates] = v.transpose(1, 2)
-    mixed = sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window)
+    if rows is None:
+        k_scratch[:batch, slot : slot + candidates] = k.transpose(1, 2)
+        v_scratch[:batch, slot : slot + candidates] = v.transpose(1, 2)
+        mixed = sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window)
+    else:
+        places = slot + torch.arange(batch) - torch.searchsorted(rows, rows)
+        k_scratch[rows, places], v_scratch[rows, places] = k[:, :, 0], v[:, :, 0]
+        mixed = sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window)
     hidden = hidden + linear(mixed.transpose(1, 2).reshape(batch, candidates, -1), wo, biases[3])
     x = rms_norm(hidden, (width,), norm2, eps)
     return hidden + linear(silu(linear(x, wg, biases[4])) * linear(x, wu, biases[5]), wd, biases[6])

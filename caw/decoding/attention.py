@@ -30,12 +30,15 @@ class Layout:
     cache: where their keys and values go.
     lengths: int64 [rows], committed tokens before the candidates; None in prefill, of left-aligned prompts.
     limit: places of the cache that any row uses. start: in prefill, how many tokens of each prompt are in the cache.
+    rows: int64 [N], ascending, the sequence of each candidate, where the rows of the forward are packed candidates of
+        one token each; lengths are then [B].
     """
 
     cache: SiblingCache | SpreadCache
     lengths: torch.Tensor | None = None
     limit: int = 0
     start: int = 0
+    rows: torch.Tensor | None = None
 
 
 def attention(
@@ -63,11 +66,13 @@ def attention(
             key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
         out = causal_attention(query, key, value, scale, sliding_window, softcap, s_aux, cache.prefill_attention)
     else:
-        prefix = layer.owner.store[layer.index, :, : query.shape[0], :, : caw_layout.limit]
-        lengths = caw_layout.lengths.to(query.device)
-        out = cache.kernels.sibling_attention(
-            query, prefix[0], prefix[1], key, value, lengths, scale, sliding_window, softcap, s_aux
-        )
+        lengths, kernels = caw_layout.lengths.to(query.device), cache.kernels
+        prefix = layer.owner.store[layer.index, :, : lengths.shape[0], :, : caw_layout.limit]
+        given = (query, prefix[0], prefix[1], key, value, lengths)
+        if caw_layout.rows is None:
+            out = kernels.sibling_attention(*given, scale, sliding_window, softcap, s_aux)
+        else:
+            out = kernels.sibling_attention_packed(*given, caw_layout.rows, scale, sliding_window, softcap, s_aux)
     layer.attended = True
     # contiguous, as transformers' own functions return it: some models take a view of it
     return out.transpose(1, 2).contiguous(), None

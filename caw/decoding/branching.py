@@ -46,6 +46,32 @@ def _forward_batch(model: Any, cache: SiblingCache, candidates: torch.Tensor, li
     return logits.view(count, batch, -1).transpose(0, 1)
 
 
+def forward_packed(
+    model: Any, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor, limit: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the tree, but only the first counts[b] candidates of sequence b go through the model, one row each.
+
+    Args:
+        candidates: int64 [B, Q]. counts: int64 [B] in [0, Q], at least one of them > 0.
+
+    Returns:
+        Logits float32 [N, V], N = counts.sum(), and the row of each sequence's first candidate, int64 [B]; meaningless
+        where it has none.
+    """
+    chosen = torch.arange(candidates.shape[1]) < counts[:, None]
+    rows, slots = chosen.nonzero(as_tuple=True)
+    cache.begin_forward(packed=(rows, slots))
+    output = model(
+        candidates[chosen][:, None],
+        position_ids=cache.lengths[rows][:, None],
+        past_key_values=cache,
+        use_cache=True,
+        caw_layout=Layout(cache, cache.lengths, limit, rows=rows),
+    )
+    first = (counts.cumsum(dim=0) - counts).clamp_max(rows.shape[0] - 1)
+    return output.logits[:, 0].float(), first
+
+
 def _forward(
     model: Any, cache: SiblingCache, tokens: torch.Tensor, lengths: torch.Tensor, limit: int, slot: int
 ) -> torch.Tensor:

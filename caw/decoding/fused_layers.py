@@ -104,11 +104,11 @@ class _Forward:
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         cache, i = layout.cache, self.index
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
-        prefix, scratch = cache.store[i, :, : hidden.shape[0], :, : layout.limit], cache.scratch[i]
+        prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
         biases = [source["bias"] for source in self._bias_sources]
         return ops.decoder_layer(
             hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], cache.slot, layout.lengths, self._weights,
-            biases, self.eps, self.scale, self.window,
+            biases, self.eps, self.scale, self.window, layout.rows,
         )  # fmt: skip
 
 

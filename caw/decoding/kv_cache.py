@@ -92,11 +92,17 @@ class SiblingCache(Cache):
         self._prefill_start = 0
         self._shared: torch.Tensor | None = None  # [L, 2, HK, P, D], what all prompts begin with
         self.slot = 0
+        self._packed: tuple[torch.Tensor, torch.Tensor] | None = None
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
 
     @property
     def rows(self) -> int:
         return self.batch * self.copies
+
+    @property
+    def packs(self) -> bool:
+        """Whether a forward may carry other numbers of candidates for each sequence; pays where arithmetic does."""
+        return self.lengths.device.type == "cpu" and self.copies == 1
 
     def allocate(self, key: torch.Tensor, value: torch.Tensor) -> None:
         """Make store and scratch for keys and values shaped [rows, HK, tokens, D]; a second call changes nothing."""
@@ -114,12 +120,18 @@ class SiblingCache(Cache):
         self.scratch = key.new_zeros(self.num_layers, 2, self.rows, slots, heads, dim)
 
     def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step."""
+        """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step.
+
+        Packed candidates are rows of one token each.
+        """
         assert self.store is not None and self.scratch is not None
         if self._prefill_rows is not None:
             places = slice(self._prefill_start, self._prefill_start + key.shape[2])
             self.store[layer, 0, self._prefill_rows, :, places] = key
             self.store[layer, 1, self._prefill_rows, :, places] = value
+            return
+        if self._packed is not None:
+            self.scratch[layer, 0][self._packed], self.scratch[layer, 1][self._packed] = key[:, :, 0], value[:, :, 0]
             return
         end = self.slot + key.shape[2]
         self.scratch[layer, 0, : key.shape[0], self.slot : end] = key.transpose(1, 2)
@@ -158,9 +170,12 @@ class SiblingCache(Cache):
         for row in rows:
             self.store[:, :, row, :, : self._shared.shape[3]] = self._shared
 
-    def begin_forward(self, slot: int = 0) -> None:
-        """The next forward carries candidates slot, slot + 1, … of each sequence."""
-        self.slot = slot
+    def begin_forward(self, slot: int = 0, packed: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
+        """The next forward carries candidates slot, slot + 1, … of each sequence.
+
+        packed: of candidate n the sequence and the slot, int64 [N] each, where there is not the same number of each.
+        """
+        self.slot, self._packed = slot, packed
 
     def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
         """Append candidate choice[b] (int64 [B]) to sequence b where active (bool [B])."""

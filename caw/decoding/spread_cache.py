@@ -42,6 +42,10 @@ class SpreadCache(Cache):
         super().__init__(layers=[part.layers[0] for part in self.parts])
 
     @property
+    def packs(self) -> bool:
+        return False  # its layers may lie on devices whose attention takes the same number for each sequence
+
+    @property
     def has_shared(self) -> bool:
         return self.parts[0].has_shared
 

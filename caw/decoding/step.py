@@ -3,9 +3,9 @@
 Every (watermark, policy) pair is this one loop; no watermark at all is a ladder of one candidate.
 
 A step comes in two forms that give the same tokens. As it is, it reads a few numbers back from the device to leave out
-work: fewer candidates, no evaluation, no second record where they would change nothing. That is right where reading
-costs nothing, on a CPU. With `fixed` it reads nothing back and does the same work in every step, whatever the lengths,
-the candidates and the ends of texts are, so that a CUDA graph can hold it.
+work: candidates that no sequence or not this one can reach, evaluation and second records that would change nothing.
+That is right where reading costs nothing, on a CPU. With `fixed` it reads nothing back and does the same work in every
+step, whatever the lengths, the candidates and the ends of texts are, so that a CUDA graph can hold it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.decoding.branching import forward_candidates
+from caw.decoding.branching import forward_candidates, forward_packed
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.sampling import GumbelNoise, Warper, Warping
 from caw.decoding.settings import DecodeSettings
@@ -38,7 +38,7 @@ class StepResult:
     emitted: which sequences got a token. tokens: the token. choice: its index in candidates [B, M] (counts valid), also
     where the step before chose it.
     strength, capacity: float32; capacity is NaN where it was not evaluated.
-    forwarded: candidates the forward carried per sequence.
+    forwarded: candidates the forward carried per sequence, or, packed, of the sequence with most of them.
     """
 
     emitted: torch.Tensor
@@ -105,8 +105,8 @@ class Stepper:
             return self._choose_after_forward(state, cache, ladder)
         return self._choose_before_forward(state, cache, ladder)
 
-    def _record(self, logits: torch.Tensor) -> Record:
-        return Record.from_logits(logits, kernels=self.kernels)
+    def _record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
+        return Record(*self.kernels.topk_softmax(logits, RECORD_SIZE, rows))
 
     def _select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
         rule = RULES.index(ladder.rule)
@@ -153,12 +153,12 @@ class Stepper:
     def _choose_after_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
         # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
-        # rows with fewer candidates carry their original again: rectangular, and its result is not used
-        most = ladder.candidates.shape[1] if self.fixed else int(torch.where(waiting, 1, ladder.counts).max())
+        counts = torch.where(waiting, 1, ladder.counts)
+        most = ladder.candidates.shape[1] if self.fixed else int(torch.where(state.active, counts, 1).max())
         width = min(most, self.slots)
         carried = torch.where(waiting[:, None], state.pending[:, None], ladder.candidates[:, :width])
-        logits = self._forward(cache, carried)
-        following = self._record(logits[:, 0])
+        logits, first = self._forward(state, cache, carried, counts.clamp_max(width))
+        following = self._record(logits, first)
         if most > 1 or self.settings.trace:
             capacity, strength, choice = self._evaluate_and_select(state, ladder, following)
         else:  # one candidate everywhere: no strength could change the choice
@@ -170,9 +170,9 @@ class Stepper:
         state.pending_strength.copy_(strength)
         state.pending_capacity.copy_(capacity)
         emitted = state.active & ~overflow
-        slot = torch.where(waiting | (choice >= width), 0, choice)  # also in rows at rest, whose choice means nothing
+        slot = torch.where(emitted & ~waiting, choice, 0)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, width)
-        self._commit(state, cache, logits, following, slot, emitted)
+        self._commit(state, cache, logits, first, following, slot, emitted)
         return result
 
     def _choose_before_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
@@ -184,17 +184,28 @@ class Stepper:
         emitted = state.active.clone()
         capacity = torch.full_like(strength, torch.nan)
         result = self._emit(state, ladder, choice, strength, capacity, emitted, 1)
-        logits = self._forward(cache, result.tokens[:, None])
-        self._commit(state, cache, logits, self._record(logits[:, 0]), torch.zeros_like(choice), emitted)
+        logits, first = self._forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
+        self._commit(state, cache, logits, first, self._record(logits, first), torch.zeros_like(choice), emitted)
         return result
 
-    def _forward(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
-        if self.fixed:
-            body = self.model if self.body is None else self.body
-            return forward_candidates(body, cache, candidates, self.settings.branching, cache.capacity)
-        return forward_candidates(
-            self.model, cache, candidates, self.settings.branching, limit=int(cache.lengths.max())
-        )
+    def _forward(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits float32 [N, V] of the first counts[b] (int64 [B]) candidates [B, Q] of each sequence, or more.
+
+        Also the row of each sequence's first one, int64 [B]; its others follow.
+        """
+        batch, width = candidates.shape
+        limit = cache.capacity if self.fixed else int(cache.lengths.max())
+        if not self.fixed and cache.packs and self.settings.branching == "tree":
+            # sequences at rest are left out, and candidates that no strength can reach
+            counts = torch.where(state.active, counts, 0)
+            if 0 < int(counts.sum()) < batch * width:
+                return forward_packed(self.model, cache, candidates, counts, limit)
+        # rows with fewer candidates carry their original again: rectangular, and its result is not used
+        model = self.model if self.body is None or not self.fixed else self.body
+        logits = forward_candidates(model, cache, candidates, self.settings.branching, limit)
+        return logits.flatten(0, 1), torch.arange(batch, device=candidates.device) * width
 
     def _evaluate_and_select(
         self, state: DecodeState, ladder: Ladder, following: Record
@@ -231,29 +242,29 @@ class Stepper:
         state: DecodeState,
         cache: SiblingCache,
         logits: torch.Tensor,
+        first: torch.Tensor,
         following: Record,
         slot: torch.Tensor,
         moved: torch.Tensor,
     ) -> None:
-        """The chosen candidate's keys and values join the cache, its logits [B, Q, V] become l_{i+1} where moved.
+        """The chosen candidate's keys and values join the cache, its row of logits [N, V] becomes l_{i+1} where moved.
 
         `following`, the original's record, becomes the chosen one's: a second row is read only where they differ, or,
         with `fixed`, wherever they could.
         """
-        rows = torch.arange(slot.shape[0], device=slot.device)
         if self.fixed:
-            if logits.shape[1] > 1:
-                flat = logits.flatten(0, 1)
-                following = Record(*self.kernels.topk_softmax(flat, RECORD_SIZE, rows * logits.shape[1] + slot))
+            by_sequence = logits.view(slot.shape[0], -1, logits.shape[1])
+            if by_sequence.shape[1] > 1:
+                following = self._record(logits, first + slot)
             if cache.copies == 1:
-                cache.commit_step(slot, moved, state.logits, logits, state.records, following.tensors)
+                cache.commit_step(slot, moved, state.logits, by_sequence, state.records, following.tensors)
                 return
         else:
             changed = (slot > 0).nonzero()[:, 0]
             if changed.numel():
-                following.write(changed, self._record(logits[changed, slot[changed]]))
+                following.write(changed, self._record(logits, (first + slot)[changed]))
         cache.commit(slot, moved)
-        state.advance(moved, logits[rows, slot], following)
+        state.advance(moved, logits[first + slot], following)
 
 
 def _column(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

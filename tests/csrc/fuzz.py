@@ -73,6 +73,19 @@ def attention() -> Any:
     )  # fmt: skip
 
 
+def packed_attention() -> Any:
+    batch, kv_heads, group, dim, places, count = size(), size(), random.choice([1, 2, 3]), size(), size() * 9, size()
+    dtype = random.choice(FLOATS)
+    own, cache = [count, kv_heads, random.choice([1, 1, 1, 2]), dim], [batch, kv_heads, places, dim]
+    rows = tensor([count], torch.int64, batch)
+    return ops.sibling_attention_packed(
+        tensor([count, kv_heads * group, 1, dim], dtype), tensor(cache, dtype), tensor(cache, dtype),
+        tensor(own, dtype), tensor(own, dtype), tensor([batch], torch.int64, places + 1),
+        rows.sort().values if random.random() < 0.8 else rows, random.choice(REALS),
+        random.choice([None, 1, 5, 0, -4, 2**40]), random.choice([None, 5.0, 0.0]),
+    )  # fmt: skip
+
+
 def commit() -> Any:
     layers, batch, slots, heads, places, dim = (size() for _ in range(6))
     dtype = random.choice(FLOATS)
@@ -190,16 +203,20 @@ def layer() -> Any:
     ]
     biases = [tensor([shapes[i][0]], dtype) if random.random() < 0.3 else None for i in (1, 2, 3, 4, 6, 7, 8)]
     cache, scratch = [batch, kv_heads, places, dim], [batch, slots + 1, kv_heads, dim]
+    rows = tensor([size()], torch.int64, batch).sort().values if random.random() < 0.5 else None
+    shape = [batch, slots] if rows is None else [rows.numel(), 1]
     return ops.decoder_layer(
-        tensor([batch, slots, width], dtype), tensor([batch, slots, dim], dtype), tensor([batch, slots, dim], dtype),
+        tensor([*shape, width], dtype), tensor([*shape, dim], dtype), tensor([*shape, dim], dtype),
         tensor(cache, dtype), tensor(cache, dtype), tensor(scratch, dtype), tensor(scratch, dtype),
         random.choice([0, 1, 1, number()]), tensor([batch], torch.int64, places + 1), weights, biases,
         random.choice([1e-5, *REALS]), random.choice(REALS), random.choice([None, 1, 5, 0, 2**40]),
+        rows,
     )  # fmt: skip
 
 
 CALLS: list[Callable[[], Any]] = [
-    topk, attention, commit, evaluate, select, step, enumerate_, score, noise, lists, members, words, linear, layer,
+    topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, noise, lists,
+    members, words, linear, layer,
 ]  # fmt: skip
 LEAST = 40  # calls of each, however slow the machine
 

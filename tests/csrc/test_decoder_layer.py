@@ -54,6 +54,11 @@ def arguments(
     }  # fmt: skip
 
 
+def one_each() -> dict[str, Any]:
+    """One candidate for each of two sequences."""
+    return {k: torch.zeros(2, 1, n) for k, n in (("hidden", 24), ("cos", 6), ("sin", 6))}
+
+
 def both(given: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """(result, key scratch, value scratch) of the kernel and of the reference in float64."""
     wide = {
@@ -105,6 +110,33 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
         assert torch.equal(ops.decoder_layer(**one)[0], together[b])
 
 
+def packed(given: dict[str, Any], counts: tuple[int, ...]) -> dict[str, Any]:
+    """The first counts[b] candidates of each sequence, packed."""
+    rows = torch.tensor([b for b, count in enumerate(counts) for _ in range(count)])
+    places = torch.tensor([c for count in counts for c in range(count)])
+    parts = {k: given[k][rows, places][:, None] for k in ("hidden", "cos", "sin")}
+    return {**given, **parts, "rows": rows}
+
+
+@pytest.mark.parametrize("counts", [(2, 1, 3), (0, 3, 1), (1, 1, 1), (0, 0, 2)])
+def test_packed_candidates(counts: tuple[int, ...]) -> None:
+    given = arguments(batch=3, candidates=3, window=4, head_norms=True, size=30)
+    given["k_scratch"][:], given["v_scratch"][:] = 7.0, 7.0
+    found, expected = both(packed(given, counts))
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b.float(), "float32")
+    rectangle = ops.decoder_layer(**given)
+    same = torch.cat([rectangle[b, :count] for b, count in enumerate(counts)])
+    assert_close(found[0][:, 0], same, "float32")
+
+
+def test_packed_rows_do_not_depend_on_their_neighbours() -> None:
+    given = arguments(batch=3, candidates=3, size=600)
+    together = ops.decoder_layer(**packed(given, (2, 3, 1)))
+    assert torch.equal(ops.decoder_layer(**packed(given, (2, 0, 0))), together[:2])
+    assert torch.equal(ops.decoder_layer(**packed(given, (0, 3, 1))), together[2:])
+
+
 def test_only_the_named_slots_of_scratch_are_written() -> None:
     given = arguments()
     given["k_scratch"][:], given["v_scratch"][:] = 7.0, 7.0
@@ -150,6 +182,10 @@ def test_opcheck() -> None:
         ({"cos": torch.zeros(2, 2, 5)}, "cos"),
         ({"slot": 2}, "slot"),
         ({"slot": -1}, "slot"),
+        ({"rows": torch.tensor([0, 1])}, "hidden"),
+        ({"rows": torch.tensor([0, 2]), **one_each()}, "rows"),
+        ({"rows": torch.tensor([1, 0]), **one_each()}, "rows"),
+        ({"rows": torch.tensor([0, 1]).int(), **one_each()}, "rows"),
         ({"k_scratch": torch.zeros(1, 3, 2, 6)}, "k_scratch"),
         ({"lengths": torch.tensor([1, 10])}, "lengths"),
         ({"biases": [None] * 3}, "biases"),

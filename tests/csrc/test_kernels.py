@@ -126,6 +126,23 @@ def test_sibling_attention(shape: tuple[int, ...], extra: str, dtype: torch.dtyp
         assert int((got != expected).sum()) <= 2 + 0.02 * got.numel()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_packed_attention_is_the_rectangle_of_those_rows(extra: str, dtype: torch.dtype) -> None:
+    case = attention_case((4, 6, 2, 3, 10, 700), dtype)
+    options = {**EXTRAS[extra], **({"sinks": torch.randn(6)} if extra == "sinks" else {})}
+    rows, places = torch.tensor([0, 1, 1, 1, 3, 3]), torch.tensor([0, 0, 1, 2, 0, 1])
+    own = {k: case[k].transpose(1, 2)[rows, places][:, :, None] for k in ("q", "k_own", "v_own")}
+    got = ops.sibling_attention_packed(**{**case, **own}, rows=rows, **options)
+    whole = ops.sibling_attention(**case, **options).transpose(1, 2)
+    assert torch.equal(got[1:4, :, 0], whole[1]), "as many as the rectangle carries: the same arithmetic"
+    expected = whole[rows, places][:, :, None]
+    unit = torch.finfo(dtype).eps if dtype != torch.float32 else 0.0
+    off = (got.float() - expected.float()).abs() - unit * expected.float().abs()
+    assert got.shape == expected.shape
+    assert bool((off <= tolerance("float32").peak * expected.float().square().mean().sqrt() + 1e-30).all())
+
+
 def test_attention_does_not_depend_on_batch_or_threads() -> None:
     case = attention_case((3, 6, 2, 2, 64, 1500), torch.float32)
     whole = ops.sibling_attention(**case)

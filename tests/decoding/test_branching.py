@@ -11,7 +11,7 @@ from decoding.architectures import VOCAB, build, prompt
 
 from caw.decoding import attention as attention_module
 from caw.decoding.attention import caw_attention
-from caw.decoding.branching import forward_candidates
+from caw.decoding.branching import forward_candidates, forward_packed
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.prefill import prefill
 from caw.testing import assert_close
@@ -56,6 +56,29 @@ def compare_with_plain_forwards(model: Any, branching: Any) -> None:
 @pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
 def test_siblings_equal_separate_forwards(model: Any, branching: str) -> None:
     compare_with_plain_forwards(model, branching)
+
+
+@torch.inference_mode()
+def test_packed_candidates_equal_separate_forwards(model: Any) -> None:
+    """Other numbers of candidates for each sequence, none included; the last of them is committed."""
+    texts = [prompt(length, length) for length in LENGTHS]
+    cache = make_cache(model, "tree")
+    actual, expected = [], []
+    with caw_attention(model):
+        prefill(model, cache, range(len(texts)), texts, history=0)
+    for step, counts in enumerate(([2, 0, 3], [1, 1, 0], [3, 2, 1])):
+        candidates = torch.tensor([prompt(CANDIDATES, 50 + 10 * step + b) for b in range(len(texts))])
+        with caw_attention(model):
+            rows, first = forward_packed(model, cache, candidates, torch.tensor(counts), int(cache.lengths.max()))
+        assert rows.shape[0] == sum(counts)
+        for b, count in enumerate(counts):
+            actual += list(rows[first[b] : first[b] + count])
+            expected += [logits_of(model, [*texts[b], int(token)]) for token in candidates[b, :count]]
+        last = torch.tensor(counts) - 1
+        cache.commit(last.clamp_min(0), last >= 0)
+        texts = [ids if c == 0 else [*ids, int(candidates[b, c - 1])]
+                 for b, (ids, c) in enumerate(zip(texts, counts, strict=True))]  # fmt: skip
+    assert_close(torch.stack(actual), torch.stack(expected), "forward")
 
 
 @torch.inference_mode()

@@ -130,6 +130,37 @@ def test_rows_with_and_without_a_choice_share_a_forward(llama: Any) -> None:
     assert any(forwarded == 1 for *_, forwarded in done.steps) or done.mixed_steps < len(done.steps)
 
 
+@pytest.mark.parametrize("watermark", ["lefthash", "top_k", "scale"])
+def test_only_reachable_candidates_go_through_the_model(llama: Any, watermark: str) -> None:
+    """In the tree, each step's rows are the candidates of the sequences that go on, no more; the text stays."""
+    prompts, budgets = [prompt(5, s) for s in range(6)], [3, 12, 12, 12, 7, 12]
+    policy, rows = capacity_policy(llama), []
+    hook = llama.lm_head.register_forward_hook(lambda module, given, out: rows.append(out.shape[:2].numel()))
+    try:
+        done = run(llama, prompts, WATERMARKS[watermark], policy, budgets=budgets)
+    finally:
+        hook.remove()
+    slots = 2 if watermark == "lefthash" else 8
+    expected = [
+        sum(1 if waited else min(c, slots) for a, c, waited in zip(active, counts, waiting, strict=True) if a)
+        for (active, _, counts, _), waiting in zip(done.steps, waiting_rows(done), strict=True)
+    ]
+    assert rows[-len(expected) :] == expected
+    assert sum(expected) < sum(len(active) * forwarded for active, *_, forwarded in done.steps)
+    alone = [run(llama, [ids], WATERMARKS[watermark], policy, max_new_tokens=new)
+             for ids, new in zip(prompts, budgets, strict=True)]  # fmt: skip
+    assert done.tokens == [one.tokens[0] for one in alone]
+
+
+def waiting_rows(done: Any) -> list[list[bool]]:
+    """Of each step, which sequences carry a token that the step before chose; only while the batch stays one size."""
+    waiting, previous = [], None
+    for active, emitted, _, _ in done.steps:
+        waiting.append([False] * len(active) if previous is None or len(previous) != len(active) else previous)
+        previous = [a and not e for a, e in zip(active, emitted, strict=True)]
+    return waiting
+
+
 def test_theta_zero_never_looks_ahead(llama: Any) -> None:
     done = run(llama, PROMPTS, WATERMARKS["top_k"], capacity_policy(llama, theta=0.0))
     assert {forwarded for *_, forwarded in done.steps} == {1}
