@@ -24,7 +24,7 @@ from caw.cli.benchmark_command import show
 FEW = ("kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram+caw", "exp", "exp+caw",
        "transformers", "transformers-kgw", "as-transformers-kgw")  # fmt: skip
 LOOK_AHEAD = ("kgw+caw", "exp+caw")
-CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=5, memory=False)
+CPU = BenchmarkSettings(device="cpu", threads=1, tokens=32, rounds=10, memory=False)
 GPU = BenchmarkSettings(
     dtype="float16", tokens=200, rounds=10, batches=(1, 4, 8, 32), prompts=(128, 1024, 4096), candidates=(2, 4, 8),
     modes=("default", "transformers-static"),

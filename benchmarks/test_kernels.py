@@ -61,6 +61,8 @@ def test_kernel(
     rounds = 2 if pytestconfig.getoption("--size") == "smoke" else 10
     number = next(i for i, other in enumerate(kernel_cases(device, smoke)) if other is case)
     row = kernel_row(number, device, smoke, rounds)
+    if side in row["wrong"]:
+        pytest.fail(row["wrong"][side])
     extra = {name: row[name] for name in ("floor_us", "share_of_bandwidth", "aim")}
     replay.play(benchmark, f"{device}: {row['case']}", [us / 1e6 for us in row["rounds_us"][side]], **extra)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,22 +17,69 @@ import torch
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],
-    "bench_generate": ["--tokens", "2", "--rounds", "1"],
-    "bench_generate of random weights": ["--shapes", "tiny", "--tokens", "2", "--rounds", "1", "--prompt", "9"],
     "bench_floor": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "--dtypes", "float32"],
-}
+    "bench_stages": ["--shapes", "tiny", "--batches", "1", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
+    "bench_scaling": ["--shapes", "tiny", "--device", "cpu", "--longest", "512", "--widest", "2", "--rounds", "1",
+                      "--axes", "prefix", "candidates", "batch"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("gpu_check")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMOKE)
 def test_runs(name: str, tmp_path: Path, demo_tokenizer: object) -> None:
     out = tmp_path / "result.json"
-    command = [sys.executable, str(FOLDER / f"{name.split()[0]}.py"), *SMOKE[name], "--out", str(out)]
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *SMOKE[name], "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(out.read_text())
     assert found["rows"] and found["arguments"] and found["versions"]["torch"]
     assert done.stdout.count("|") > 10
+
+
+@pytest.mark.slow
+def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
+    """`make benchmark` in seconds: its JSON has every mode, and what the rounds took is what was measured."""
+    if importlib.util.find_spec("pytest_benchmark") is None:
+        pytest.skip("needs pytest-benchmark")
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "pytest", "-q", str(FOLDER), "--size", "smoke", f"--benchmark-json={out}"]
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path)], capture_output=True, text=True, timeout=500, cwd=FOLDER.parent
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    found = {b["name"]: b for b in json.loads(out.read_text())["benchmarks"]}
+    rows = json.loads((tmp_path / "generate_smoke.json").read_text())["rows"]
+    assert [row["mode"] for row in rows] == ["plain", "kgw+caw", "transformers"]
+    for row in rows:
+        replayed = found[f"test_generate[smoke-{row['mode']}-b1-p9]"]
+        assert replayed["stats"]["median"] == pytest.approx(row["ms_per_token"]["median"] / 1e3, rel=1e-6)
+        assert replayed["extra_info"]["ratio"] == row["ratio"] and replayed["stats"]["rounds"] == 2
+    assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.png").is_file()
+
+
+def test_slopes_and_floors_of_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    scaling = importlib.import_module("bench_scaling")
+    rows = [
+        {"axis": "prefix", "line": "C = 1", "x": x, "ms": {"median": 5 + 0.002 * x}, "floor_ms": 4 + 0.001 * x}
+        for x in (128, 1024, 4096)
+    ]
+    (fit,) = scaling.slopes(rows)
+    found = [fit["ms"], fit["floor_ms"], fit["at_zero_ms"], fit["times_floor"]]
+    assert found == pytest.approx([2.0, 1.0, 5.0, 2.0]) and fit["per"] == "1000 tokens"
+    model = scaling.random_model("tiny", "float32", "cpu")
+    weights = sum(p.numel() for p in model.parameters()) - 2000 * 64  # a step reads a line of the input's table
+    slow_memory, slow_arithmetic = scaling.Machine(1.0, 1e30), scaling.Machine(1e30, 1.0)
+    kept = 2 * 2 * 64 * 100 * 3  # layers, keys and values, width, tokens, sequences
+    assert slow_memory.floor(model, batch=3, prefix=100, candidates=2) == 4 * (weights + kept)
+    attention = 4 * 2 * 64 * 100 * 6  # two products of two operations each
+    assert slow_arithmetic.floor(model, batch=3, prefix=100, candidates=2) == 2 * weights * 6 + attention
 
 
 def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
@@ -38,13 +89,59 @@ def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
     (result,) = json.loads((tmp_path / "summary.json").read_text())
     expected_ok = torch.cuda.is_available()
     assert (done.returncode == 0) == (result["state"] == "ok") and (expected_ok or done.returncode == 1)
-    assert len(done.stdout.splitlines()) <= 101 and (tmp_path / "kernels.log").is_file()
+    assert len(done.stdout.splitlines()) <= 101 and "==== kernels" in (tmp_path / "parts.log").read_text()
     wrong = subprocess.run([*command, "--only", "nothing"], capture_output=True, text=True, timeout=100)
     assert wrong.returncode == 2 and "expected parts among build" in wrong.stderr
 
 
-def test_gpu_check_fits_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import gpu_check
+def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None:
+    found = gpu_check.parts(Path("out"), "90")
+    always = [part for part in found if not part.if_failed]
+    assert sum(part.seconds for part in always) <= gpu_check.TOTAL - gpu_check.GRACE <= 530  # nine minutes are 540
+    results = [{"part": p.name, "state": "ok", "seconds": 1.0, "tail": ["x"] * p.lines} for p in found]
+    assert len(gpu_check.summary(results)) <= 100
+    assert gpu_check.summary(results)[-1] == "x" and "---- generate_b32" in gpu_check.summary(results)
+    written = [word for part in found for word in part.command if word.endswith(".json")]
+    assert len(written) == len(set(written)) == 4
+    for part in found:  # what is named must be there
+        for word in part.command:
+            if word.startswith("tests/") or word.endswith(".py"):
+                assert (FOLDER.parent / word.split("::")[0]).exists(), word
 
-    assert sum(part.seconds for part in gpu_check.parts(Path("out"), "90")) <= 540  # nine minutes, all at their limits
+
+def test_a_part_out_of_time_takes_what_it_started_along(gpu_check: Any, tmp_path: Path) -> None:
+    """A child that ignores the interrupt, and writes a line every tenth of a second, is gone afterwards."""
+    trace = tmp_path / "trace"
+    child = f"import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n open({str(trace)!r}, 'a').write('x')\n time.sleep(0.1)"  # fmt: skip # noqa: E501
+    parent = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\nprint('begun', flush=True)\ntime.sleep(600)"  # fmt: skip # noqa: E501
+    part = gpu_check.Part("p", 8, [sys.executable, "-c", parent], 3)
+    result = gpu_check.run(part, tmp_path / "log", 8.0)
+    assert result["state"] == "out of time (8 s)" and "begun" in (tmp_path / "log").read_text()
+    assert "KeyboardInterrupt" in result["tail"][-1]
+    size = os.path.getsize(trace)
+    time.sleep(0.5)
+    assert size > 0 and os.path.getsize(trace) == size
+
+
+def test_parts_without_time_or_packages_say_so(gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [sys.executable, "-c", "print('done')"]
+    bad = [sys.executable, "-c", "raise SystemExit(7)"]
+    chosen = [
+        gpu_check.Part("first", 60, bad, 2),
+        gpu_check.Part("instead", 60, quick, 2, if_failed="first"),
+        gpu_check.Part("never", 60, quick, 2, if_failed="instead"),
+        gpu_check.Part("needy", 60, quick, 2, needs=("no_such_package",)),
+        gpu_check.Part("absent", 60, ["no-such-program-at-all"], 2),
+    ]
+    states = {r["part"]: r["state"] for r in gpu_check.run_all(chosen, tmp_path, 1.0)}
+    assert states == {
+        "first": "failed (7)", "instead": "ok", "needy": "left out, needs no_such_package",
+        "absent": "failed (No such file or directory: no-such-program-at-all)",
+    }  # fmt: skip
+    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
+    hungry = [gpu_check.Part("slow", 1, slow, 2), gpu_check.Part("quick", 4, quick, 2)]
+    monkeypatch.setattr(gpu_check, "TOTAL", gpu_check.GRACE + 6)
+    found = {r["part"]: r for r in gpu_check.run_all(hungry, tmp_path, 1.0)}
+    assert found["slow"]["state"] == "out of time (2 s)" and found["quick"]["state"] == "ok"
+    monkeypatch.setattr(gpu_check, "TOTAL", 0)
+    assert [r["state"] for r in gpu_check.run_all(chosen[:1], tmp_path, 1.0)] == ["left out, no time"]

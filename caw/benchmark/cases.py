@@ -33,7 +33,7 @@ class BenchmarkSettings:
         modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
         candidates: candidate slots with which the look-ahead of EXP is repeated.
-        rounds: repetitions. theta, beta: of the capacity policy.
+        rounds: repetitions of a case; max_seconds: none is begun after so many. theta, beta: of the capacity policy.
         memory: measure peak memory too (on a CPU in a fresh process per mode).
         allow_differences: go on where modes that must give the same tokens do not; the report says so.
 
@@ -56,6 +56,7 @@ class BenchmarkSettings:
     threads: int | None = None
     memory: bool = True
     allow_differences: bool = False
+    max_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.shapes is not None and self.shapes not in SHAPES:
@@ -68,6 +69,8 @@ class BenchmarkSettings:
                 require_int(name, value, 2 if name == "prompts" else 1, 1 << 20)
         require_int("tokens", self.tokens, 2, 1 << 20)
         require_int("rounds", self.rounds, 1, 1000)
+        if self.max_seconds is not None:
+            require_number("max_seconds", self.max_seconds, 0, 1e6, closed=True)
         require_number("theta", self.theta, 0, 1, closed=True)
         require_number("beta", self.beta, 0, 100, closed=True)
         object.__setattr__(self, "modes", check_modes(self.modes))
@@ -85,8 +88,12 @@ class Variant:
         return self.mode if self.slots is None else f"{self.mode} C={self.slots}"
 
 
-def run(settings: BenchmarkSettings, report: Report | None = None) -> dict[str, Any]:
+def run(
+    settings: BenchmarkSettings, report: Report | None = None, finished: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
     """Measure every case.
+
+    report: called with what is being done. finished: called after each case with all that was measured until then.
 
     Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
     prompt, tokens, slots; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
@@ -107,16 +114,19 @@ def run(settings: BenchmarkSettings, report: Report | None = None) -> dict[str, 
     clock_name, _ = clock_for(device, torch.get_num_threads())
     rows: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
+    resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": device.type}
+    found = {
+        "kind": KIND, "arguments": resolved, "evaluator": subject.evaluator_source, **about(device),
+        "clock": clock_name, "checks": checks, "rows": rows,
+    }  # fmt: skip
     for batch in settings.batches:
         for prompt in settings.prompts:
             case = Case(settings, subject, batch, prompt, say)
             rows += case.rows()
             checks += [{"batch": batch, "prompt": prompt, **check.as_dict()} for check in case.checks]
-    resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": device.type}
-    return {
-        "kind": KIND, "arguments": resolved, "evaluator": subject.evaluator_source, **about(device),
-        "clock": clock_name, "checks": checks, "rows": rows,
-    }  # fmt: skip
+            if finished is not None:
+                finished(found)
+    return found
 
 
 class Case:
@@ -181,7 +191,7 @@ class Case:
         device, tokens = self.subject.model.device, self.settings.tokens
         _, clock = clock_for(device, torch.get_num_threads())
         by_name = {variant.name: call for variant, call in self.calls.items()}
-        times = measure(by_name, tokens, self.settings.rounds, clock, self.short, self.say)
+        times = measure(by_name, tokens, self.settings.rounds, clock, self.short, self.say, self.settings.max_seconds)
         peaks = self._peaks() if self.settings.memory else {}
         base = next(v for v in self.calls if v.mode == PLAIN)
         rows = []

@@ -87,12 +87,14 @@ def measure(
     clock: Clock,
     short: int,
     progress: Callable[[str], None] | None = None,
+    seconds: float | None = None,
 ) -> dict[str, Times]:
     """Times of every call in `rounds` rounds, each round in another order.
 
     Args:
         calls: must have run before: what compiles on the first call is not for this function.
         tokens: of the long run, at least 2. short: of the run taken off it, below `tokens`.
+        seconds: no round is begun once so many have passed; None = all rounds. One round is always run.
     """
     if not 1 <= short < tokens:
         raise ValueError(f"a token's time needs at least 2 tokens, got {tokens}; generate more")
@@ -101,8 +103,11 @@ def measure(
     # a full collection over all that was imported takes as long as several steps and would fall to whoever is next
     gc.collect()
     gc.freeze()
+    began = time.monotonic()
     try:
         for number in range(rounds):
+            if number and seconds is not None and time.monotonic() - began > seconds:
+                break
             shuffle.shuffle(order)
             for name in order:
                 if progress is not None:

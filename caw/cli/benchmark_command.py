@@ -45,6 +45,7 @@ def benchmark(
         str, _option(CASES, "Candidate slots to repeat the look-ahead of EXP with.", metavar="N,...")
     ] = "",
     rounds: Annotated[int, _option(CASES, "Repetitions, all modes in turn in each.")] = 10,
+    max_seconds: Annotated[float | None, _option(CASES, "Begin no repetition of a case after so many.")] = None,
     memory: Annotated[bool, _option(CASES, "Measure peak memory; on a CPU a process for each mode.")] = True,
     allow_differences: Annotated[
         bool, _option(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
@@ -80,22 +81,29 @@ def benchmark(
         settings = BenchmarkSettings(
             model, shapes, evaluator, tuple(_names(modes)), _numbers("--batch", batch), _numbers("--prompt", prompt),
             tokens, _numbers("--candidates", candidates), rounds, theta, beta, dtype,
-            opt.prepare_device(device, threads), threads, memory, allow_differences,
+            opt.prepare_device(device, threads), threads, memory, allow_differences, max_seconds,
         )  # fmt: skip
         for path in (json_file, plot_file):
             if path is not None and not path.parent.is_dir():
                 raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
         before = read(compare_file) if compare_file is not None else None
         console = Console(stderr=True)
+
+        def finished(sofar: dict[str, Any]) -> None:
+            """Each case is shown and saved at once: a run may take an hour."""
+            last = sofar["rows"][-1]
+            show_case(last["batch"], last["prompt"], sofar["rows"])
+            if json_file is not None:
+                json_file.write_text(json.dumps(sofar, indent=1) + "\n", encoding="utf-8")
+
         try:
             with console.status("starting") as status:
-                found = run(settings, status.update)
+                found = run(settings, status.update, finished)
         except RuntimeError as error:  # sides that differ: nothing was timed
             complain(str(error))
             raise typer.Exit(BAD_LINES) from None
-        show(found)
+        show_notes(found)
         if json_file is not None:
-            json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             complain(f"wrote {json_file}")
         if plot_file is not None:
             plot(found, plot_file)
@@ -118,14 +126,19 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 def show(found: dict[str, Any]) -> None:
     """A table for each case, and under it what the figures belong to."""
-    console = Console()
     for batch, prompt in dict.fromkeys((row["batch"], row["prompt"]) for row in found["rows"]):
-        console.print(_table(batch, prompt, found["rows"]))
+        show_case(batch, prompt, found["rows"])
+    show_notes(found)
+
+
+def show_notes(found: dict[str, Any]) -> None:
+    console = Console()
     for line in notes(found):
         console.print(line, highlight=False)
 
 
-def _table(batch: int, prompt: int, rows: list[dict[str, Any]]) -> Table:
+def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
+    """The table of one case."""
     title = f"batch {batch}, prompt of {prompt} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
@@ -143,7 +156,7 @@ def _table(batch: int, prompt: int, rows: list[dict[str, Any]]) -> Table:
     if errors:
         table.caption = "\n".join(f"{name} does not work here: {reason}" for name, reason in errors.items())
         table.caption_justify = "left"
-    return table
+    Console().print(table)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -160,9 +173,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
 def notes(found: dict[str, Any]) -> list[str]:
     """What the figures belong to, what was not counted, and where sides differ."""
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
+    rounds = max((row["ratio"]["n"] for row in rows if "ratio" in row), default=0)
     lines = [
         f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}, {arguments['tokens']} new tokens, "
-        f"{arguments['rounds']} rounds, {machine.get('gpu') or machine['cpu']}, {machine['threads']} threads, "
+        f"{rounds} rounds, {machine.get('gpu') or machine['cpu']}, {machine['threads']} threads, "
         f"{found['clock']}; brackets: quartiles, and of plain"
     ]
     plain = [f"{row['peak_bytes'] / 2**20:.0f} MiB" for row in rows if row["mode"] == PLAIN and "peak_bytes" in row]

@@ -47,6 +47,14 @@ def test_every_round_has_every_mode_and_orders_differ() -> None:
     assert len(rounds) == 6 and all(sorted(r) == list("abcd") for r in rounds) and len(set(rounds)) > 2
 
 
+def test_no_round_is_begun_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work()
+    monkeypatch.setattr("time.monotonic", work.clock)
+    times = measure({"a": work.call("a", 1.0, 1.0)}, tokens=4, rounds=9, clock=work.clock, short=1, seconds=12.0)
+    assert len(times["a"].step) == 3  # 5 seconds a round: the third begins after 10, the fourth would after 15
+    assert len(measure({"a": work.call("a", 9, 9)}, 4, 9, work.clock, 1, seconds=0.0)["a"].step) == 1
+
+
 def test_summary_is_median_and_quartiles() -> None:
     assert Summary.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Summary(3.0, 2.0, 4.0, 5)
     assert Summary.of([7.0]) == Summary(7.0, 7.0, 7.0, 1)
