@@ -20,6 +20,8 @@ from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.evaluate_attack_command import evaluate_attack_command
+from caw.cli.evaluate_perplexity_command import evaluate_perplexity_command
 from caw.cli.evaluate_report_command import evaluate_report_command
 from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.evaluation import evaluator_ablation as ablation
@@ -30,6 +32,8 @@ from caw.evaluator.positions import Positions
 from caw.evaluator.train import TrainSettings
 
 evaluate = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+evaluate.command("attack")(evaluate_attack_command)
+evaluate.command("perplexity")(evaluate_perplexity_command)
 evaluate.command("report")(evaluate_report_command)
 OUTPUT, TRAINING = "Output", "Training"
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from caw.evaluation import detectability
 from caw.evaluation.config import config_of
+from caw.evaluation.judge import PERPLEXITY_FILE, SAID
 from caw.evaluation.quality import interval, resampled
 from caw.evaluation.report_latency import Latency, read_latency
 from caw.evaluation.store import Score, Store, natural, read_lines
 
-PERPLEXITY_FILE = "perplexity.jsonl"
 NONE = "none"
 LEVEL = 0.01  # false-positive rate of the robustness figures; p-values are exact, so it needs no calibration
 KINDS = ("fixed", "entropy", "logit_delta", "capacity")
@@ -168,7 +168,9 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
             data.kinds[manifest["policy"]] = parameters["kind"]
     data.correct = _means(_grades(store), manifests, np.mean)
     lines = read_lines(place / PERPLEXITY_FILE) if (place / PERPLEXITY_FILE).exists() else []
-    data.judge = ", ".join(dict.fromkeys(line["model"] for line in lines))
+    data.judge = "; ".join(
+        dict.fromkeys(f"{line['model']}, {SAID.get(line['given'], line['given'])}" for line in lines)
+    )
     given = ((li["cell"], li["id"], li.get("given_prompt") or li.get("alone")) for li in lines)
     data.perplexity = _means(
         ((c, i, v) for c, i, v in given if v), manifests, lambda v: float(np.exp(np.mean(np.log(v))))

@@ -161,7 +161,7 @@ def perplexity_plot(data: ReportData, task: str) -> Any | None:
             axes[row, column].grid(axis="y", lw=0.3)
             axes[row, column].set_axisbelow(True)
             axes[row, column].set_xlim(-0.6, len(own) - 0.4)
-    axes[0, 0].set_ylabel(f"perplexity under\n{data.judge}")
+    axes[0, 0].set_ylabel("perplexity under\n" + data.judge.replace(", ", ",\n"))
     axes[1, 0].set_ylabel("accuracy")
     return figure
 

@@ -201,7 +201,7 @@ def perplexity_table(data: ReportData) -> Table:
     header = ("model", "task", "setting", "median perplexity", "middle half", "p, unpaired", "p, paired", "accuracy",
               "p, accuracy")  # fmt: skip
     note = (
-        f"Perplexity under {data.judge or 'a second model'}, given the prompt. p-values against unmarked texts: "
+        f"Perplexity under {data.judge or 'a second model'}. p-values against unmarked texts: "
         "Mann-Whitney of all texts (what a box plot can show), Wilcoxon's signed ranks of the same questions; accuracy "
         "by the exact McNemar test (one key) or signed ranks (means over keys)."
     )

@@ -103,6 +103,6 @@ def write_perplexity(store: Store) -> None:
         for cell in store.cells():
             for g in cell.read():
                 value = float(np.exp(rng.normal(1, 0.3)))
-                line = {"id": g.id, "cell": cell.name, "model": "judge", "given_prompt": value,
+                line = {"id": g.id, "cell": cell.name, "model": "judge", "given": "question", "given_prompt": value,
                         "alone": 9.0, "num_tokens": 12}  # fmt: skip
                 file.write(json.dumps(line) + "\n")

@@ -1,0 +1,107 @@
+"""`caw evaluate attack`: what is left of the marks of a run's texts when they are edited."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.evaluation.attacked import Attacker, choose_plans
+from caw.evaluation.attacks import AttackSetup
+from caw.evaluation.config import Config, read_config
+from caw.evaluation.results import Results
+from caw.evaluation.scoring import Scorer
+from caw.evaluation.store import Store
+
+RESOURCES, ENDPOINT, RUNNING = "What attacks need", "Paraphrase", "Running"
+
+
+def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+
+
+def evaluate_attack_command(
+    run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`.")],
+    attack: Annotated[list[str], typer.Option(help="KIND:STRENGTH, see below; repeatable.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="Cells whose name matches this glob, e.g. '*.kgw.*'; repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
+    human: Annotated[bool, typer.Option("--human/--no-human", help="Attack people's answers too.")] = True,
+    seed: Annotated[int, typer.Option(help="Of every attack.", min=0)] = 0,
+    wordnet: Annotated[
+        Path | None, _option(RESOURCES, "Folder of WordNet's data and index files [usual places].")
+    ] = None,
+    ranker: Annotated[
+        str | None,
+        _option(RESOURCES, "word-s-context: masked:HUB_ID, causal:MODEL, sentence or sentence:FOLDER [sentence]."),
+    ] = None,
+    device: Annotated[str | None, _option(RESOURCES, "For the ranker: cpu, cuda, ... [cuda if there is one].")] = None,
+    paraphrase_model: Annotated[str | None, _option(ENDPOINT, "Name of the model at the endpoint.")] = None,
+    base_url: Annotated[str | None, _option(ENDPOINT, "Address of an OpenAI-compatible endpoint.")] = None,
+    key_env: Annotated[str, _option(ENDPOINT, "Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
+    requests_per_minute: Annotated[float | None, _option(ENDPOINT, "Limit over all threads.")] = None,
+    workers: Annotated[int, _option(ENDPOINT, "Requests at once.", min=1)] = 8,
+    threads: Annotated[int | None, _option(RUNNING, "CPU threads [all cores].", min=1)] = None,
+) -> None:
+    """Edit the texts of a run, marked and unmarked alike, and test them again for the marks.
+
+    Attacks: word-d:0.1 deletes a tenth of the words; word-s:0.3 replaces words by WordNet synonyms; word-s-context:0.3
+    by the synonym that suits the place; copy-paste:0.25 hides the text in human text, of which it keeps a quarter
+    (0.25x3: in three parts); paraphrase asks an endpoint. The draw depends on --seed and the question alone. Scores go
+    to the run's scores.jsonl and results.json; what has been scored is not attacked again.
+
+    Examples:
+
+    - caw evaluate attack runs/first --attack word-d:0.1 --attack word-s:0.3
+    - caw evaluate attack runs/first --attack word-s-context:0.3 --only '*.kgw.*' --limit 50
+    - caw evaluate attack runs/first --attack paraphrase --paraphrase-model my-model --base-url http://localhost:8000/v1
+    """
+    with user_errors():
+        if threads is not None:
+            torch.set_num_threads(threads)
+        config = config_of_run(run_folder)
+        endpoint: dict[str, object] = {"model": paraphrase_model, "key": os.environ.get(key_env), "base_url": base_url,
+                    "requests_per_minute": requests_per_minute}  # fmt: skip
+        setup = AttackSetup(seed, wordnet, ranker, device, endpoint=endpoint)
+        scorer = Scorer(config, Store(run_folder))
+        attacker = Attacker(scorer, setup, limit, human, workers, complain)
+        try:
+            made = attacker.run(attack, choose_plans(config.plan(), only or ()))
+        except KeyboardInterrupt:
+            complain(f"interrupted: what is finished is kept in {run_folder}; the same command continues")
+            raise typer.Exit(INTERRUPTED) from None
+        results = Results(scorer, config.plan()).as_dict()
+        scorer.store.write_results(results)
+        _show(results["attacked"])
+        complain(f"{made} new scores in {run_folder}")
+    if attacker.failures:
+        complain(f"{attacker.failures} texts could not be attacked and are left out; the same command tries them again")
+        raise typer.Exit(BAD_LINES)
+
+
+def config_of_run(folder: Path) -> Config:
+    """The config that a run's folder keeps; raises FileNotFoundError for a folder without one."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"expected config.yaml in the run's folder, found none in {folder}; give a run's output"
+        )
+    return read_config(path)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    table = Table("setting", "attack", "words changed", "TPR at 1 %", "AUROC", "texts")
+    for row in rows:
+        auroc = "–" if row.get("auroc") is None else f"{row['auroc']:.3f}"
+        table.add_row(
+            f"{row['watermark']} {row['policy']}, {row['task']}, {row['model']}", row["attack"],
+            f"{row['edit_rate']:.3f}", f"{row['tpr_at_fpr_1e2']:.3f}", auroc, str(row["texts"]),
+        )  # fmt: skip
+    Console().print(table)

@@ -1,0 +1,56 @@
+"""`caw evaluate perplexity`: how a second model reads a run's texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from caw.cli import options as opt
+from caw.cli.errors import INTERRUPTED, complain, user_errors
+from caw.cli.evaluate_attack_command import config_of_run
+from caw.evaluation.attacked import choose_plans
+from caw.evaluation.judge import Judge, judge_name
+from caw.evaluation.scoring import Scorer
+from caw.evaluation.store import Store
+from caw.models import load_model
+
+
+def evaluate_perplexity_command(
+    run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`.")],
+    model: Annotated[str, typer.Option(help="The second model: a .gguf file, a folder, a hub id or smollm2-135m.")],
+    given: Annotated[
+        str, typer.Option(help="What the model reads before a text.", metavar="question|prompt|nothing")
+    ] = "question",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Cells whose name matches this glob, e.g. '*.0'; repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
+    device: opt.Device = None,
+    dtype: opt.DType = "auto",
+    threads: opt.Threads = None,
+) -> None:
+    """Compute the perplexity of a run's texts under a second model, for the box plots and p-values of the report.
+
+    Written to perplexity.jsonl in the run's folder, a line a text; the same command goes on where it was.
+
+    Example:
+
+    - caw evaluate perplexity runs/first --model judge.gguf --only '*.none' --only '*.kgw.*.0'
+    """
+    with user_errors():
+        if threads is not None:
+            torch.set_num_threads(threads)
+        config = config_of_run(run_folder)
+        plans = choose_plans(config.plan(), only or ())
+        loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+        scorer = Scorer(config, Store(run_folder))
+        judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]
+        try:
+            made = judge.run(plans)
+        except KeyboardInterrupt:
+            complain(f"interrupted: what is finished is kept in {run_folder}; the same command continues")
+            raise typer.Exit(INTERRUPTED) from None
+        complain(f"{made} texts read, perplexities in {run_folder / 'perplexity.jsonl'}")

@@ -1,0 +1,205 @@
+"""Scores of attacked texts: every text of a run, marked or not, meets the same attack and is tested under the same key.
+
+Attacked texts are kept in attacked/ATTACK/CELL.SOURCE.jsonl beside the texts, so that a slow attack, or one that cannot
+be repeated (an endpoint's), is made once per text however many keys it is tested under, and survives a kill.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caw.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
+from caw.evaluation.attacks.copy_paste import CopyPaste
+from caw.evaluation.config import CellPlan
+from caw.evaluation.detectability import score_texts
+from caw.evaluation.scoring import HUMAN, MODEL, Scorer
+from caw.evaluation.store import Score, Store, read_json, read_lines, write_json
+from caw.jsonl import JsonlWriter
+
+Text = tuple[str, str]  # id, text
+FLUSH_SECONDS = 30.0
+ATTACKS_FILE = "attacks.json"
+MADE_BY = "caw evaluate attack"
+
+
+def attack_texts(
+    store: Store,
+    attack: Attack,
+    cell: str,
+    source: str,
+    texts: Sequence[Text],
+    workers: int = 1,
+    failed: Callable[[str, AttackError], None] = lambda text_id, error: None,
+) -> dict[str, Attacked]:
+    """Attacked texts by id; those that are in the store from the same text are read, the others made and kept.
+
+    workers: threads, for attacks that gain by them. failed: called for each text that this attack cannot change; it is
+    left out. An interrupt keeps what is finished.
+    """  # fmt: skip
+    path = store.path / "attacked" / attack.name / f"{cell}.{source}.jsonl"
+    wanted = {text_id: (text, _digest(text)) for text_id, text in texts}
+    found: dict[str, Attacked] = {}
+    for line in read_lines(path) if path.exists() else []:
+        if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
+            found[line["id"]] = Attacked(line["text"], line["edited"], line["words"])
+    todo = [(text_id, text) for text_id, text in texts if text_id not in found]
+    if todo:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
+            for text_id, made in _made(attack, todo, workers):
+                if isinstance(made, AttackError):
+                    failed(text_id, made)
+                    continue
+                line = {"id": text_id, "text": made.text, "edited": made.edited, "words": made.words}
+                writer.write({**line, "of": wanted[text_id][1]})
+                found[text_id] = made
+    return found
+
+
+def _made(attack: Attack, texts: Sequence[Text], workers: int) -> Iterator[tuple[str, Attacked | AttackError]]:
+    def one(item: Text) -> Attacked | AttackError:
+        try:
+            return attack(item[1], item[0])
+        except AttackError as error:
+            return error
+
+    if not attack.parallel or workers < 2:
+        yield from ((item[0], one(item)) for item in texts)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield from zip((text_id for text_id, _ in texts), pool.map(one, texts), strict=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass
+class Attacker:
+    """Scores a run's texts under attacks.
+
+    Args:
+        scorer: of the run. setup: what attacks need; its human texts, if none are given, are the task's reference
+            answers. limit: only the first so many questions of each cell. human: attack people's answers too.
+        workers: threads of attacks that gain by them. say: called with a line for people after each cell.
+
+    `failures` counts texts that an attack could not change.
+    """
+
+    scorer: Scorer
+    setup: AttackSetup = field(default_factory=AttackSetup)
+    limit: int | None = None
+    human: bool = True
+    workers: int = 8
+    say: Callable[[str], None] = lambda line: None
+    failures: int = 0
+
+    def run(self, specs: Sequence[str], plans: Sequence[CellPlan]) -> int:
+        """Score the texts of marked cells, and of their negatives under the same keys, for each attack ("word-d:0.1").
+
+        What has a score is left as it is. Returns how many scores are new; they are written every half a minute and at
+        the end, also after an interrupt. Raises ValueError for attacks that cannot be made, and for a key that is not
+        the one a cell was generated with.
+        """
+        marked = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
+        attacks = [(spec, {task: self._attack(spec, task) for task in {p.task for p in marked}}) for spec in specs]
+        self._keep_provenance(attack for _, by_task in attacks for attack in by_task.values())
+        known = {score.identity for score in self.scorer.store.read_scores()}
+        fresh: list[Score] = []
+        written, flushed = 0, time.monotonic()
+        try:
+            for _, by_task in attacks:
+                for plan in marked:
+                    new = self._scores(plan, by_task[plan.task], known)
+                    known |= {score.identity for score in new}
+                    fresh += new
+                    if time.monotonic() - flushed > FLUSH_SECONDS:
+                        self.scorer.store.update_scores(fresh)
+                        written, fresh, flushed = written + len(fresh), [], time.monotonic()
+        finally:
+            if fresh:
+                self.scorer.store.update_scores(fresh)
+        return written + len(fresh)
+
+    def _attack(self, spec: str, task: str) -> Attack:
+        if spec.partition(":")[0] != CopyPaste.kind or self.setup.human:
+            return parse_attack(spec, self.setup)
+        people = tuple(q.reference for q in self.scorer.questions(task).values() if q.reference)
+        return parse_attack(spec, replace(self.setup, human=people))
+
+    def _keep_provenance(self, attacks: Iterable[Attack]) -> None:
+        """attacks.json: parameters by name; raises ValueError where scores of that name were made with others."""
+        path = self.scorer.store.path / ATTACKS_FILE
+        known: dict[str, Any] = read_json(path) or {}
+        for attack in attacks:
+            about = {name: value for name, value in attack.describe().items() if name != "human_texts"}
+            if known.setdefault(attack.name, about) != about:
+                raise ValueError(
+                    f"attack {attack.name} was made here with {known[attack.name]}, now it has {about}; go back to "
+                    f"that, or remove attacked/{attack.name} and its lines in scores.jsonl and {ATTACKS_FILE}"
+                )
+        write_json(path, known)
+
+    def _scores(self, plan: CellPlan, attack: Attack, known: set[tuple[Any, ...]]) -> list[Score]:
+        """New scores of one cell and its negatives."""
+        assert plan.watermark is not None and plan.key is not None
+        scorer, made = self.scorer, list[Score]()
+        groups = [g for g in self._texts(plan) if g[3]]
+        if not groups or groups[0][1] != 1:
+            return made
+        detector, weighted = scorer.detector(plan), scorer.weighted(plan)
+        expected = scorer.store.cell(plan.name).manifest.get("key_id")
+        if expected != detector.watermark.key_id:
+            raise ValueError(
+                f"cell {plan.name} was generated with key {expected}, the config gives {detector.watermark.key_id} "
+                "now; set CAW_KEY as it was then"
+            )
+        for cell, label, source, texts in groups:
+            names = {"cell": cell, "watermark": plan.watermark, "key": plan.key, "label": label, "source": source}
+            new = [(i, t) for i, t in texts if _identity(i, attack.name, **names) not in known]
+            attacked = attack_texts(scorer.store, attack, cell, source, new, self.workers, self._failed)
+            usable = [(i, attacked[i].text) for i, _ in new if i in attacked]
+            rates = [attacked[i].edit_rate for i, _ in usable]
+            made += score_texts(detector, usable, attack=attack.name, edit_rates=rates, weighted=weighted, **names)  # type: ignore[arg-type]
+        if made:
+            self.say(f"{attack.name}, {plan.name}: {len(made)} scores")
+        return made
+
+    def _texts(self, plan: CellPlan) -> list[tuple[str, int, str, list[Text]]]:
+        """(cell, label, source, texts): the marked ones, the same model's unmarked ones, people's."""
+        marked = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
+        ids = {text_id for text_id, _ in marked}
+        bare = replace(plan, watermark=None, policy=None, key=None)
+        plain = [(g.id, g.truncated_text) for g in self.scorer.generations(bare) if g.id in ids]
+        groups = [(plan.name, 1, MODEL, marked), (bare.name, 0, MODEL, plain)]
+        if self.human:
+            asked = self.scorer.questions(plan.task)
+            groups.append((bare.name, 0, HUMAN, [(i, asked[i].reference) for i in sorted(ids) if asked[i].reference]))
+        return groups
+
+    def _failed(self, text_id: str, error: AttackError) -> None:
+        self.failures += 1
+        self.say(f"{text_id}: {error}")
+
+
+def _identity(text_id: str, attack: str, **names: Any) -> tuple[Any, ...]:
+    return Score(id=text_id, attack=attack, p_value=1.0, z=0.0, num_scored=0, num_tokens=0, **names).identity
+
+
+def choose_plans(plans: Sequence[CellPlan], only: Sequence[str]) -> list[CellPlan]:
+    """Cells whose name matches one of the globs, all for none; raises ValueError if that leaves nothing."""
+    chosen = [p for p in plans if not only or any(fnmatch.fnmatchcase(p.name, glob) for glob in only)]
+    if not chosen:
+        names = ", ".join(list(dict.fromkeys(p.name for p in plans))[:4])
+        raise ValueError(f"--only must match a cell, {' '.join(only)} matches none of {names}, ...")
+    return chosen

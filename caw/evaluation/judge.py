@@ -1,0 +1,101 @@
+"""Perplexities of a run's texts under a second model, kept in perplexity.jsonl, a line a text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from caw.evaluation.config import CellPlan
+from caw.evaluation.perplexity import perplexities
+from caw.evaluation.scoring import Scorer
+from caw.evaluation.store import read_lines
+from caw.jsonl import JsonlWriter
+
+PERPLEXITY_FILE = "perplexity.jsonl"
+CHUNK = 32  # texts between two writes
+Given = Literal["question", "prompt", "nothing"]
+SAID = {"question": "given the question", "prompt": "given the whole prompt", "nothing": "of the text alone"}
+
+
+@dataclass
+class Judge:
+    """A second model that reads a run's texts.
+
+    Args:
+        scorer: of the run. model, tokenizer, name: the second model; name goes into the lines.
+        given: what comes before a text: the "question" (the last paragraph of its prompt, without the shots, which cost
+            most of the time), the whole "prompt", or "nothing". limit: only the first so many questions of each cell.
+        say: called with a line for people after each cell.
+
+    Raises ValueError for another `given`.
+    """
+
+    scorer: Scorer
+    model: Any
+    tokenizer: Any
+    name: str
+    given: Given = "question"
+    limit: int | None = None
+    say: Callable[[str], None] = lambda line: None
+
+    def __post_init__(self) -> None:
+        if self.given not in get_args(Given):
+            raise ValueError(f"--given must be one of {', '.join(get_args(Given))}, got {self.given!r}; choose one")
+
+    def run(self, plans: Sequence[CellPlan]) -> int:
+        """Read what has no line yet; returns how many texts that were. Killed at any moment, finished lines stay.
+
+        Raises ValueError where the file holds lines of another model or another `given`: they do not compare.
+        """
+        path = self.scorer.store.path / PERPLEXITY_FILE
+        lines = read_lines(path) if path.exists() else []
+        for line in lines[:1]:
+            if (line["model"], line["given"]) != (self.name, self.given):
+                raise ValueError(
+                    f"{path} is by {line['model']}, {SAID.get(line['given'], line['given'])}, and cannot go on with "
+                    f"{self.name}, {SAID[self.given]}; go back to that, or remove the file"
+                )
+        known = {(line["cell"], line["id"]): line["of"] for line in lines}
+        made = 0
+        with JsonlWriter(path, resume=True, made_by="caw evaluate perplexity") as writer:
+            for plan in {plan.name: plan for plan in plans}.values():
+                made += self._cell(plan, known, writer)
+        return made
+
+    def _cell(self, plan: CellPlan, known: dict[tuple[str, str], str], writer: JsonlWriter) -> int:
+        asked = self.scorer.questions(plan.task)
+        texts = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
+        todo = [(i, t, _digest(t)) for i, t in texts if t.strip()]
+        # a text that is read otherwise now (a better end of its answer) gets a line anew, and the last line counts
+        todo = [item for item in todo if known.get((plan.name, item[0])) != item[2]]
+        for at in range(0, len(todo), CHUNK):
+            some = todo[at : at + CHUNK]
+            before = None if self.given == "nothing" else [self._before(asked[i].prompt) for i, _, _ in some]
+            found = perplexities(self.model, self.tokenizer, [t for _, t, _ in some], before)
+            for (name, _, digest), result in zip(some, found, strict=True):
+                writer.write({
+                    "id": name, "cell": plan.name, "model": self.name, "given": self.given,
+                    "given_prompt": result.given_prompt, "alone": result.alone, "num_tokens": result.num_tokens,
+                    "of": digest,
+                })  # fmt: skip
+        if todo:
+            self.say(f"{plan.name}: {len(todo)} texts")
+        return len(todo)
+
+    def _before(self, prompt: str) -> str:
+        if self.given == "prompt":
+            return prompt
+        return re.split(r"\n[ \t]*\n", prompt.rstrip())[-1]
+
+
+def judge_name(source: str) -> str:
+    """What lines call the model: its name, without the folders of a path."""
+    return Path(source).name if Path(source).exists() else source
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
