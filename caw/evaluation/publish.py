@@ -11,10 +11,12 @@ from caw.evaluation.store import replace_file, write_json
 from caw.jsonl import encode
 
 LONGEST_ANSWER = 32  # characters
+DERIVED = ("scores.jsonl", "attacks.json", "perplexity.jsonl")  # without texts
 
 
 def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> int:
-    """Write results.json, scores.jsonl, answers.jsonl, runs/ and cells/*/cell.json; returns the number of answers.
+    """Write results.json, scores.jsonl, answers.jsonl, runs/ and cells/*/cell.json, and what attacks and a second model
+    left of numbers (DERIVED); returns the number of answers.
 
     A line of answers.jsonl: cell, id, answer, extraction, correct, finish_reason, tokens (their number), marked,
     changed; answers longer than a number or a letter are left out (null), as they may be whole texts. Replaces what is
@@ -43,9 +45,9 @@ def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> in
     for run in sorted(runs):
         write_json(place / "runs" / f"{run}.json", store.run(run))
     replace_file(place / "answers.jsonl", b"".join(lines))
-    scores = store.path / "scores.jsonl"
-    if scores.exists():
-        replace_file(place / "scores.jsonl", scores.read_bytes())
+    for name in DERIVED:
+        if (store.path / name).exists():
+            replace_file(place / name, (store.path / name).read_bytes())
     write_json(place / "results.json", store.results)
     return len(lines)
 

@@ -20,6 +20,7 @@ from caw.evaluation.attacks.word_d import WordD
 from caw.evaluation.config import Config, read_config
 from caw.evaluation.judge import Judge
 from caw.evaluation.perplexity import perplexities
+from caw.evaluation.publish import publish
 from caw.evaluation.run import Runner
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Store
@@ -215,3 +216,16 @@ def test_perplexities_of_a_run(run: Path, tmp_path: Path) -> None:
     assert done.exit_code == 2 and "given the question, and cannot go on" in done.stderr
     with pytest.raises(ValueError, match="must be one of question, prompt, nothing"):
         Judge(Scorer(config, Store(run)), model, tokenizer, "x", "all")  # type: ignore[arg-type]
+
+
+def test_published_copies_hold_attacks_and_perplexities(run: Path, tmp_path: Path) -> None:
+    config, at_work = attacker(run)
+    at_work.run(["word-d:0.2"], config.plan())
+    (run / "perplexity.jsonl").write_text("{}\n")
+    publish(at_work.scorer, config.plan(), tmp_path / "public")
+    for name in ("scores.jsonl", "attacks.json", "perplexity.jsonl"):
+        assert (tmp_path / "public" / name).read_bytes() == (run / name).read_bytes()
+    text = at_work.scorer.generations(config.plan()[0])[0].text
+    everything = "".join(path.read_text() for path in (tmp_path / "public").rglob("*.*") if path.is_file())
+    assert text not in everything and HUMAN.format(0)[:30] not in everything
+    assert not (tmp_path / "public" / "attacked").exists()  # its lines are texts
