@@ -215,6 +215,15 @@ class Results:
         ]
         return sorted(set.intersection(*ids)) if keys and ids else [], sorted(keys)
 
+    def scored(self, groups: Sequence[Group], marked: Group, ids: Sequence[str], keys: Sequence[int]) -> list[str]:
+        """Those of the questions whose texts were all scored: a killed run leaves some, of which nothing is known."""
+        kept = set(ids)
+        for group in groups:
+            for plan in self.groups[group if group[2] else marked]:
+                if plan.key in keys:
+                    kept &= {s.id for s in self.scores[self._place(plan, "none", bool(group[2]), MODEL)]}
+        return sorted(kept)
+
     def comparisons(self) -> Iterator[dict[str, Any]]:
         """Every pair of policies of one watermark, and each of them with unmarked texts; the second is subtracted."""
         for bare, groups in self.families():
@@ -233,6 +242,7 @@ class Results:
                 if group in fixed or not any(g[2] for g in fixed):
                     continue
                 ids, keys = self.shared([group, *fixed])
+                ids = self.scored([group, *fixed], groups[0], ids, keys)
                 if not ids:
                     continue
                 curve = [self._with_null(g, groups[0], ids, keys) for g in fixed]

@@ -11,7 +11,7 @@ import pytest
 from tiny import save_tiny
 
 from caw.detection import TokenWeights, detect
-from caw.evaluation.config import Config, config_of
+from caw.evaluation.config import Config, PolicySpec, config_of
 from caw.evaluation.detectability import reweighted
 from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer, takes_weights
@@ -95,6 +95,23 @@ def test_a_table_named_later_scores_old_texts_again(folder: Path, tmp_path: Path
     after = store.read_scores()
     assert [replace(s, p_weighted=None, z_weighted=None) for s in after] == before
     assert all((s.p_weighted is None) == (s.watermark == "synth") for s in after)
+
+
+def test_texts_without_a_score_are_left_out_of_equal_detection(folder: Path, tmp_path: Path) -> None:
+    """They are not texts that were not found."""
+    settings = config(folder, None)
+    settings = replace(settings, policies={**settings.policies, "rule": PolicySpec("entropy", {"threshold": 0.5})})
+    store = stored(tmp_path, settings)
+    scorer = Scorer(settings, store)
+    scorer.update(settings.plan())
+    whole = {row["n"] for row in Results(scorer, settings.plan()).equal_detection()}
+    assert whole == {QUESTIONS}
+    first = settings.tasks["mine"].questions()[0].id
+    kept = [s for s in store.read_scores() if not (s.id == first and s.cell.endswith("kgw.rule.0"))]
+    (tmp_path / "scores.jsonl").unlink()
+    store.update_scores(kept)
+    found = {(row["watermark"], row["n"]) for row in Results(scorer, settings.plan()).equal_detection()}
+    assert found == {("kgw", QUESTIONS - 1), ("synth", QUESTIONS)}
 
 
 def test_reweighted_needs_every_text() -> None:
