@@ -24,11 +24,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from caw.decoding.slots import vocabulary_size
 from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec
+from caw.evaluation.every_prompt import generate_every
 from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
-from caw.generate import GenerationResult, iter_generate
+from caw.generate import GenerationResult
 from caw.models import load_model
 from caw.policies import CapacityPolicy, Policy
 from caw.watermarks import Watermark
@@ -172,7 +173,7 @@ class Runner:
     ) -> Any:
         """Generations of all questions in one call, which reads the shots that their prompts share only once."""
         settings = asdict(self.config.generation)
-        return iter_generate(
+        return generate_every(
             loaded.model, loaded.tokenizer, [question.prompt for question in todo], watermark=mark, policy=policy,
             stop=task.stop or None, return_trace=mark is not None, report=bar.note, **settings,
         )  # fmt: skip

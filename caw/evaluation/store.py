@@ -143,7 +143,7 @@ class Cell:
         Raises ValueError if another process of the same rank is at work.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder / f".lock.{rank}", f"rank {rank} of cell {self.name}"):
+        with locked(self.folder / f".lock.{rank}", f"rank {rank} of cell {self.name}"):
             path = self.folder / f"generations.{rank}.jsonl"
             with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
                 yield writer
@@ -191,7 +191,7 @@ class Store:
 
     def update_scores(self, scores: Iterable[Score]) -> None:
         """Add scores, replacing those of the same identity; the file changes at once or not at all."""
-        with _locked(self.path / ".lock.scores", "scores.jsonl", wait=True):
+        with locked(self.path / ".lock.scores", "scores.jsonl", wait=True):
             merged = {score.identity: score for score in [*self.read_scores(), *scores]}
             ordered = (merged[identity] for identity in sorted(merged))
             # "id" first, as in every file of lines of this library
@@ -208,7 +208,7 @@ class Store:
 
     def results_lock(self) -> contextlib.AbstractContextManager[None]:
         """Held while results are made and written, so that a process with an older view cannot write last."""
-        return _locked(self.path / ".lock.results", "results.json", wait=True)
+        return locked(self.path / ".lock.results", "results.json", wait=True)
 
     def write_config(self, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -291,7 +291,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
+def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
     """Hold a lock that ends with the process, however it ends."""
     import fcntl  # POSIX only, and needed by writers alone
 

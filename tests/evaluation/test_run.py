@@ -186,7 +186,7 @@ def test_a_model_runs_out_of_room(made: dict[str, Any], tmp_path: Path) -> None:
 
 def command(made: dict[str, Any], folder: Path, *options: str) -> list[str]:
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**made, "output": str(folder / "out")}))
+    path.write_text(yaml.safe_dump({**made, "output": str(folder / "out")}, sort_keys=False))
     return [sys.executable, "-m", "caw.cli", "evaluate", "run", "--config", str(path), "--threads", "1", *options]
 
 

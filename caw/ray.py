@@ -1,0 +1,248 @@
+"""Millions of prompts over a cluster: a Ray Data pool of actors, one per GPU, each with the model in memory.
+
+Prompts go to shards by a hash of their id, and a shard is one file of lines:
+
+    OUTPUT/shard-00017-of-00256.jsonl     {"id": ..., "text": ..., "tokens": [...], "finish_reason": ..., "key_id": ...}
+
+A line is written whole as soon as its text is finished, so a run that is started again (or an actor that Ray starts
+again) goes on inside each shard where it was: nothing is lost and nothing made twice. OUTPUT must be a folder that all
+machines see. `python -c "import caw.ray"` needs `pip install 'caw[ray]'`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caw.evaluation.every_prompt import generate_every
+from caw.evaluation.store import locked, read_json, read_lines, write_json
+from caw.jsonl import JsonlWriter
+from caw.models import load_model
+from caw.policies import Policy
+from caw.watermarks import Watermark
+
+MADE_BY = "caw.ray"
+SHARD = re.compile(r"shard-([0-9]+)-of-([0-9]+)\.jsonl")
+SHARD_COLUMN = "caw_shard"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every actor is told; the watermark's key travels to the actors inside Ray and is written nowhere.
+
+    output: folder. model, device, dtype: as in `caw.load_model`. options: of `caw.iter_generate`.
+    """
+
+    output: str
+    shards: int
+    model: str
+    watermark: Watermark | None = None
+    policy: Policy | None = None
+    prompt_field: str = "prompt"
+    id_field: str = "id"
+    device: str | None = None
+    dtype: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """What a folder's lines share; kept in it, and compared when the run is started again."""
+        mark = self.watermark
+        return {
+            "model": Path(self.model).name,
+            "shards": self.shards,
+            "watermark": repr(mark),  # repr never shows the key
+            "policy": repr(self.policy),
+            "key_id": mark.key_id if mark is not None else None,
+            "options": {name: repr(self.options[name]) for name in sorted(self.options) if name != "batch_size"},
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did. written: texts made by this run; total: lines in the folder; errors: prompts that could not be
+    continued in this run; repeated: rows whose id another row of the shard had already (left out)."""
+
+    written: int
+    total: int
+    errors: int
+    repeated: int
+
+
+def generate_dataset(
+    prompts: Any,
+    output: str | Path,
+    *,
+    model: str | Path,
+    watermark: Watermark | None = None,
+    policy: Policy | None = None,
+    prompt_field: str = "prompt",
+    id_field: str = "id",
+    shards: int = 256,
+    actors: int | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+    **options: Any,
+) -> Summary:
+    """Generate a text for every row of a data set, and keep them in `output`.
+
+    Args:
+        prompts: a ray.data.Dataset, a sequence of mappings, or the path (or paths) of JSONL or Parquet files. A row
+            has a unique id (text or an integer) and a prompt.
+        output: folder that all machines see; made if it is not there. Another run's folder is continued if the model,
+            the watermark with its key, the policy, the number of shards and the options are the same, else refused.
+        model, device, dtype: as in `caw.load_model`; every actor loads it once.
+        shards: files of the output. A shard's prompts lie in one actor's memory: about 1000 to 10,000 are a good size.
+        actors: how many work at once; None = the cluster's GPUs, or one where it has none.
+        options: of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
+
+    Returns the summary. A prompt that cannot be continued is a line with finish_reason "error".
+    Raises ImportError without Ray, ValueError for rows without id or prompt and for a folder of another run.
+    """
+    ray = _ray()
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= 99999:
+        raise ValueError(f"shards must be an integer in [1, 99999], got {shards!r}; give e.g. 256")
+    settings = Settings(
+        str(Path(output).resolve()),
+        shards,
+        str(model),
+        watermark,
+        policy,
+        prompt_field,
+        id_field,
+        device,
+        dtype,
+        options,
+    )
+    begin(settings)
+    data = dataset_of(prompts)
+    names = data.schema().names
+    for name in (id_field, prompt_field):
+        if name not in names:
+            raise ValueError(f"rows must have a field {name!r}, found {', '.join(names)}; add it or name another")
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    pool = ray.data.ActorPoolStrategy(size=actors or max(1, gpus))
+    data = data.select_columns(list(dict.fromkeys([id_field, prompt_field]))).map_batches(
+        add_shards, batch_format="pandas", fn_kwargs={"id_field": id_field, "shards": shards}
+    )
+    made = data.groupby(SHARD_COLUMN).map_groups(
+        ShardActor, fn_constructor_args=(settings,), compute=pool, num_gpus=1 if gpus else 0, batch_format="pandas"
+    )
+    done = made.take_all()
+    return Summary(
+        sum(row["written"] for row in done), sum(1 for _ in read_output(output)), sum(row["errors"] for row in done),
+        sum(row["repeated"] for row in done),
+    )  # fmt: skip
+
+
+def dataset_of(prompts: Any) -> Any:
+    """The Ray data set of what `generate_dataset` takes."""
+    data = _ray().data
+    if isinstance(prompts, data.Dataset):
+        return prompts
+    if isinstance(prompts, (str, Path)):
+        prompts = [str(prompts)]
+    if not isinstance(prompts, Sequence) or not prompts:
+        raise ValueError(f"prompts must be a data set, rows or paths, got {type(prompts).__name__}; give a path")
+    if isinstance(prompts[0], Mapping):
+        return data.from_items([dict(row) for row in prompts])
+    paths = [str(path) for path in prompts]
+    kinds = {Path(path).suffix for path in paths}
+    if kinds == {".parquet"}:
+        return data.read_parquet(paths)
+    if kinds <= {".jsonl", ".json"}:
+        return data.read_json(paths, lines=True)
+    raise ValueError(f"prompts must be .jsonl or .parquet files, got {', '.join(sorted(kinds))}; convert them")
+
+
+def read_output(output: str | Path) -> Iterator[dict[str, Any]]:
+    """All lines of a run's folder, shard by shard."""
+    for path in sorted(Path(output).iterdir()):
+        if SHARD.fullmatch(path.name):
+            yield from read_lines(path)
+
+
+def begin(settings: Settings) -> None:
+    """Make the folder, or see that it is this run's."""
+    path = Path(settings.output) / "run.json"
+    known = read_json(path)
+    if known is None:
+        write_json(path, settings.label)
+        return
+    for name, value in settings.label.items():
+        if known.get(name) != value:
+            raise ValueError(
+                f"{settings.output} was made with {name} {known.get(name)}, this run has {value}; "
+                "go back to that, or name another folder"
+            )
+
+
+def shard_of(row_id: Any, shards: int) -> int:
+    """The shard of an id: the same on every machine and in every run."""
+    digest = hashlib.sha256(f"caw/shard/{row_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % shards
+
+
+def add_shards(batch: Any, *, id_field: str, shards: int) -> Any:
+    """A pandas frame of rows with the column of their shards."""
+    batch[SHARD_COLUMN] = [shard_of(row_id, shards) for row_id in batch[id_field]]
+    return batch
+
+
+class ShardActor:
+    """Keeps a model; called with the rows of one shard, writes what its file lacks."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.model, self.tokenizer = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+
+    def __call__(self, rows: Any) -> dict[str, list[int]]:
+        """Counts of one shard; rows: a pandas frame of ids, prompts and the shard's number."""
+        s = self.settings
+        number = int(rows[SHARD_COLUMN].iloc[0])
+        path = Path(s.output) / f"shard-{number:05}-of-{s.shards:05}.jsonl"
+        with locked(path.with_name(f".{path.name}.lock"), f"shard {number}", wait=True):
+            counts = write_shard(self.model, self.tokenizer, s, path, rows[s.id_field], rows[s.prompt_field])
+        return {name: [count] for name, count in {"shard": number, **counts}.items()}
+
+
+def write_shard(
+    model: Any, tokenizer: Any, settings: Settings, path: Path, ids: Sequence[Any], prompts: Sequence[Any]
+) -> dict[str, int]:
+    """Write the lines that a shard's file lacks; returns how many were written, in error, and repeated ids."""
+    written = errors = repeated = 0
+    mark = settings.watermark
+    with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
+        done, todo, seen = {line["id"] for line in writer.existing}, dict[Any, str](), set[Any]()
+        for row_id, prompt in zip(ids, prompts, strict=True):
+            name = row_id if isinstance(row_id, str) else int(row_id)  # Arrow's integers are no JSON
+            repeated += name in seen
+            seen.add(name)
+            if name not in done:
+                todo.setdefault(name, prompt if isinstance(prompt, str) else "")
+        names = list(todo)
+        results = generate_every(
+            model, tokenizer, list(todo.values()), watermark=mark, policy=settings.policy,
+            **{"return_trace": False, **settings.options},
+        )  # fmt: skip
+        for result in results:
+            line = {"id": names[result.index], "text": result.text, "tokens": result.tokens}
+            line |= {"finish_reason": result.finish_reason, "key_id": mark.key_id if mark is not None else None}
+            writer.write({**line, "error": result.error} if result.error else line)
+            written += 1
+            errors += bool(result.error)
+    return {"written": written, "errors": errors, "repeated": repeated}
+
+
+def _ray() -> Any:
+    """Ray with its data sets; without any, one sentence that says what to install."""
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError(f"caw.ray needs Ray, found none ({error}); run `pip install 'caw[ray]'`") from error
+    return ray

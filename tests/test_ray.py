@@ -1,0 +1,137 @@
+"""Shards of prompts: without Ray what an actor does, with Ray a pool of two on the CPU, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny import save_tiny
+
+import caw
+import caw.ray as scale
+from caw.models import load_model
+
+PROMPTS = [{"id": f"p{i}", "prompt": f"small text {i}, a"} for i in range(12)]
+OPTIONS: dict[str, Any] = {"max_new_tokens": 8, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("ray") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def expected(model: str) -> dict[str, str]:
+    """Texts by id, as one call makes them."""
+    network, tokenizer = load_model(model, dtype="float32")
+    out = caw.generate(network, tokenizer, [p["prompt"] for p in PROMPTS], watermark=caw.KGW(key=11), **OPTIONS)
+    return {p["id"]: text for p, text in zip(PROMPTS, out.texts, strict=True)}
+
+
+def settings(model: str, output: Path, **changes: Any) -> scale.Settings:
+    made = scale.Settings(str(output), 1, model, caw.KGW(key=11), dtype="float32", options=OPTIONS)
+    return replace(made, **changes)
+
+
+def write(model: str, made: scale.Settings, path: Path, rows: list[dict[str, Any]]) -> dict[str, int]:
+    network, tokenizer = load_model(model, dtype="float32")
+    ids = np.array([row["id"] for row in rows], dtype=object)
+    return scale.write_shard(network, tokenizer, made, path, ids, [row["prompt"] for row in rows])
+
+
+def test_shards_are_even_and_the_same_everywhere() -> None:
+    assert [scale.shard_of(f"p{i}", 7) for i in range(3)] == [scale.shard_of(f"p{i}", 7) for i in range(3)]
+    counts = Counter(scale.shard_of(i, 16) for i in range(16_000))
+    assert stats.chisquare([counts[i] for i in range(16)]).pvalue > 1e-3 and len(counts) == 16
+
+
+def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expected: dict[str, str]) -> None:
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    assert write(model, made, path, PROMPTS[:5]) == {"written": 5, "errors": 0, "repeated": 0}
+    path.write_bytes(path.read_bytes()[:-9])
+    rows = [*PROMPTS, PROMPTS[0]]
+    assert write(model, made, path, rows) == {"written": 8, "errors": 0, "repeated": 1}
+    found = list(scale.read_output(tmp_path))
+    assert {line["id"]: line["text"] for line in found} == expected and len(found) == 12
+    assert found[0].keys() == {"id", "text", "tokens", "finish_reason", "key_id"}
+
+
+def test_prompts_that_cannot_be_continued_are_lines_too(model: str, tmp_path: Path) -> None:
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    rows = [{"id": np.int64(1), "prompt": ""}, {"id": np.int64(2), "prompt": None}]
+    assert write(model, made, path, rows) == {"written": 2, "errors": 2, "repeated": 0}
+    found = list(scale.read_output(tmp_path))
+    assert [(line["id"], line["finish_reason"]) for line in found] == [(1, "error"), (2, "error")]
+    assert all(line["error"] for line in found)
+    assert write(model, made, path, rows)["written"] == 0
+
+
+def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: Path) -> None:
+    secret = 123_456_789_123_456_789
+    made = settings(model, tmp_path, watermark=caw.KGW(key=secret))
+    scale.begin(made)
+    scale.begin(replace(made, options={**OPTIONS, "batch_size": 2}))
+    assert str(secret) not in (tmp_path / "run.json").read_text()
+    for change in ({"watermark": caw.KGW(key=1)}, {"shards": 2}, {"policy": caw.FixedStrength(0.5)}):
+        with pytest.raises(ValueError, match=r"was made with \w+ .*name another folder"):
+            scale.begin(replace(made, **change))  # type: ignore[arg-type]
+
+
+def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install 'caw\[ray\]'"):
+        scale.generate_dataset(PROMPTS, "nowhere", model="x")
+
+
+PROGRAM = """
+import sys
+import ray, caw, caw.ray
+model, source, output, shards = sys.argv[1:]
+ray.init(num_cpus=3, include_dashboard=False, object_store_memory=100 << 20, logging_level="error")
+print("STARTED", flush=True)
+done = caw.ray.generate_dataset(
+    source, output, model=model, watermark=caw.KGW(key=11), shards=int(shards), actors=2, dtype="float32",
+    max_new_tokens=8, batch_size=4,
+)
+print("SUMMARY", done.written, done.total, done.errors, done.repeated, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_actors_killed_and_started_again(model: str, tmp_path: Path, expected: dict[str, str]) -> None:
+    pytest.importorskip("ray.data", reason="needs Ray; pip install 'caw[ray]'")
+    source, output = tmp_path / "prompts.jsonl", tmp_path / "out"
+    source.write_text("".join(json.dumps(row) + "\n" for row in PROMPTS))
+    # this folder's copy of the package, and no accelerator of the machine's
+    environment = {**os.environ, "PYTHONPATH": str(Path(caw.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    environment |= {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    command = [sys.executable, "-c", PROGRAM, model, str(source), str(output), "4"]
+
+    def lines() -> int:
+        return sum(1 for _ in scale.read_output(output)) if output.is_dir() else 0
+
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                             start_new_session=True)  # fmt: skip
+    deadline = time.monotonic() + 400
+    while lines() < 3 and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    kept = lines()
+    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    assert second.returncode == 0, second.stderr[-2000:]
+    assert f"SUMMARY {12 - kept} 12 0 0" in second.stdout
+    found = list(scale.read_output(output))
+    assert len(found) == 12 and {line["id"]: line["text"] for line in found} == expected
+    assert len([path for path in output.iterdir() if scale.SHARD.fullmatch(path.name)]) > 1
