@@ -146,3 +146,24 @@ def test_parts_without_time_or_packages_say_so(gpu_check: Any, tmp_path: Path, m
     assert found["slow"]["state"] == "out of time (2 s)" and found["quick"]["state"] == "ok"
     monkeypatch.setattr(gpu_check, "TOTAL", 0)
     assert [r["state"] for r in gpu_check.run_all(chosen[:1], tmp_path, 1.0)] == ["left out, no time"]
+
+
+def test_tables_of_the_readme_come_from_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    tables = importlib.import_module("tables")
+    summary = {"median": 1.25, "low": 1.2, "high": 1.3, "n": 5}
+    row = {"mode": "exp+caw", "slots": 4, "batch": 2, "prompt": 9, "tokens": 5, "ms_per_token": summary,
+           "ratio": summary, "first_ratio": summary, "peak_ratio": 1.0104}  # fmt: skip
+    run = {"kind": "caw benchmark", "commit": "abc", "arguments": {"shapes": None, "model": "m", "dtype": "float32"},
+           "machine": {"cpu": "x", "cores": 2, "threads": 1},
+           "versions": {"torch": "2", "transformers": "5"}}  # fmt: skip
+    broken = {"mode": "transformers-static", "slots": None, "batch": 2, "prompt": 9, "error": "no"}
+    (tmp_path / "generate_x.json").write_text(json.dumps({**run, "rows": [row, broken]}))
+    (tmp_path / "detection.json").write_text("[]")
+    before = (FOLDER / "README.md").read_text()
+    after = tables.filled(before, tmp_path)
+    assert "| m, float32, batch 2, prompt 9 | exp+caw C=4 | 1.2 | 1.25 (1.20 - 1.30) | 1.25 | 1.010 |" in after
+    assert "transformers-static | does not work here" in after and "| `generate_x.json` | x, 2 cores | 1 |" in after
+    assert tables.filled(after, tmp_path) == after and "## What the numbers say" in after
+    with pytest.raises(ValueError, match="'stages' with its end, found 0"):
+        tables.filled(before.replace("<!-- stages -->", ""), tmp_path)
