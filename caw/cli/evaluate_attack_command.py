@@ -73,7 +73,9 @@ def evaluate_attack_command(
         scorer = Scorer(config, Store(run_folder))
         attacker = Attacker(scorer, setup, limit, human, workers, complain)
         try:
-            made = attacker.run(attack, choose_plans(config.plan(), only or ()))
+            plans = choose_plans(config.plan(), only or ())
+            made = attacker.run(attack, plans)
+            scorer.update(plans)  # what an attack cost is told by the same texts without it
         except KeyboardInterrupt:
             complain(f"interrupted: what is finished is kept in {run_folder}; the same command continues")
             raise typer.Exit(INTERRUPTED) from None
@@ -97,11 +99,13 @@ def config_of_run(folder: Path) -> Config:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
+    several = len({(row["model"], row["task"]) for row in rows}) > 1
     table = Table("setting", "attack", "words changed", "TPR at 1 %", "AUROC", "texts")
     for row in rows:
+        where = f"{row['model']}, {row['task']}: " if several else ""
         auroc = "–" if row.get("auroc") is None else f"{row['auroc']:.3f}"
         table.add_row(
-            f"{row['watermark']} {row['policy']}, {row['task']}, {row['model']}", row["attack"],
-            f"{row['edit_rate']:.3f}", f"{row['tpr_at_fpr_1e2']:.3f}", auroc, str(row["texts"]),
+            f"{where}{row['watermark']}-{row['policy']}", row["attack"], f"{row['edit_rate']:.3f}",
+            f"{row['tpr_at_fpr_1e2']:.3f}", auroc, str(row["texts"]),
         )  # fmt: skip
     Console().print(table)

@@ -97,11 +97,8 @@ class ReportData:
         return self.kinds.get(policy) or policy_kind(policy)
 
     def label(self, setting: Setting) -> str:
-        """As in the paper's table: "KGW-hard", "KGW+caw"."""
-        if setting.watermark == NONE:
-            return "No watermark"
-        own = setting.policy.split("+", 1)[-1]
-        return f"{setting.watermark.upper()}{'-' if self.kind(setting.policy) == 'fixed' else '+'}{own}"
+        """As in the paper's table: "KGW-hard", "KGW-hard+caw"."""
+        return "No watermark" if setting.watermark == NONE else f"{setting.watermark.upper()}-{setting.policy}"
 
     def order(self, setting: Setting) -> tuple[Any, ...]:
         marked = setting.watermark != NONE

@@ -78,8 +78,7 @@ def _pareto_panel(axes: Any, data: ReportData, settings: Sequence[Setting], meas
             ends = data.row(setting).get("accuracy_ci")
             if ends:
                 axes.plot([x, x], ends, color=colour, lw=0.9, alpha=0.55)
-            name = setting.policy.split("+", 1)[-1]
-            axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
+            axes.annotate(setting.policy, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
     axes.grid(lw=0.3)
     axes.margins(x=0.12)
 
@@ -127,7 +126,7 @@ def _robustness_panel(axes: Any, data: ReportData, here: Sequence[Robust], attac
     axes.set_xticks(range(len(attacks)), attacks, rotation=25, ha="right", fontsize=8)
     axes.grid(axis="y", lw=0.3)
     axes.set_axisbelow(True)
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=4)
 
 
 def perplexity_plot(data: ReportData, task: str) -> Any | None:

@@ -73,8 +73,8 @@ def test_table_1(data: ReportData) -> None:
     table = main_table(data, TASK)
     assert table.header == ("", "Acc.", "AUC", "F1", "TPR at 1 %")
     assert [row[0] for row in table.rows] == [
-        "No watermark", "KGW-hard", "KGW-soft", "KGW+entropy", "KGW+caw-0.6",
-        "UNIGRAM-hard", "UNIGRAM-soft", "UNIGRAM+entropy", "UNIGRAM+caw-0.6",
+        "No watermark", "KGW-hard", "KGW-soft", "KGW-hard+entropy", "KGW-hard+caw-0.6",
+        "UNIGRAM-hard", "UNIGRAM-soft", "UNIGRAM-hard+entropy", "UNIGRAM-hard+caw-0.6",
     ]  # fmt: skip
     assert table.rows[0][2:] == ("–", "–", "–")
     row = data.row(Setting(MODEL, TASK, "kgw", "hard"))
@@ -194,7 +194,7 @@ def test_whole_report(small: Store, tmp_path: Path) -> None:
     assert len(page.ids) == len(set(page.ids))  # drawings on one page must not share names
     assert html.count("<svg") == 4 and INK not in html and "currentColor" in html
     assert "prefers-color-scheme: dark" in html
-    assert "KGW+caw-0.6" in html and "word-d-0.1" in html
+    assert "KGW-hard+caw-0.6" in html and "word-d-0.1" in html
 
 
 def test_same_drawing_twice(small: Store) -> None:
