@@ -31,11 +31,12 @@ GPU = BenchmarkSettings(
 )  # fmt: skip
 SETS: dict[str, dict[str, BenchmarkSettings]] = {
     "cpu": {
-        "cpu_float32": replace(CPU, dtype="float32", modes=FEW),
-        "cpu_float32_b8": replace(CPU, dtype="float32", modes=(*LOOK_AHEAD, "transformers"), batches=(8,), rounds=3),
-        "cpu_bfloat16": replace(CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), rounds=3),
-        "cpu_memory": replace(
-            CPU, dtype="float32", modes=(*LOOK_AHEAD, "kgw+caw/batch", "transformers"), rounds=1, memory=True, tokens=16
+        "cpu_float32": replace(CPU, dtype="float32", modes=FEW, memory=True, max_seconds=200),
+        "cpu_float32_b8": replace(
+            CPU, dtype="float32", modes=(*LOOK_AHEAD, "transformers"), batches=(8,), prompts=(32,), rounds=4
+        ),
+        "cpu_bfloat16": replace(
+            CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), prompts=(32,), rounds=4
         ),
     },
     "gpu": {
