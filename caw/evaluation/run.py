@@ -226,9 +226,11 @@ class Runner:
     def report(self, cell: Cell, new: int, tokens: int, seconds: float) -> None:
         made = cell.read()
         right = sum(g.correct for g in made)
+        errors = sum(bool(g.error) for g in made)
         self.say(
             f"{cell.name}: {len(made)} texts, accuracy {right / len(made):.3f}, "
-            f"{sum(g.answer is None for g in made)} unparsed; {new} new in {seconds:.0f} s, "
+            f"{sum(g.answer is None for g in made)} unparsed{f', {errors} prompts not continued' * bool(errors)}; "
+            f"{new} new in {seconds:.0f} s, "
             f"{tokens / max(seconds, 1e-9):.1f} tokens/s"
         )
 

@@ -175,9 +175,11 @@ def test_a_model_runs_out_of_room(made: dict[str, Any], tmp_path: Path) -> None:
     )
     config = {**made, "tasks": {"mine": {"kind": "jsonl", "path": str(data), "grade": "contains"}}}
     work = runner(config, tmp_path / "out", only=("*.none", "*.hard.0"))
-    with pytest.warns(UserWarning, match="prompt 0"):
-        work.run()
+    said: list[str] = []
+    work.say = said.append
+    work.run()
     work.score()
+    assert "1 prompts not continued" in said[0]
     [first, _] = Store(tmp_path / "out").cell("tiny.mine.none").read()
     assert first.finish_reason == "error" and first.error and first.answer is None and not first.correct
     row = next(r for r in Store(tmp_path / "out").results["rows"] if r["policy"] == "none")
