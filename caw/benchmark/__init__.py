@@ -2,5 +2,6 @@
 
 from caw.benchmark.cases import BenchmarkSettings, run
 from caw.benchmark.compare import Change, compare
+from caw.benchmark.equality import DifferentTokensError
 
-__all__ = ["BenchmarkSettings", "Change", "compare", "run"]
+__all__ = ["BenchmarkSettings", "Change", "DifferentTokensError", "compare", "run"]

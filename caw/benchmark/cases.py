@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from caw.benchmark import memory
-from caw.benchmark.equality import Check, check_counts, check_tokens
+from caw.benchmark.equality import Check, DifferentTokensError, check_counts, check_tokens
 from caw.benchmark.machine import about
 from caw.benchmark.models import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.modes import OTHERS, PLAIN, Job, call_of, check_modes
@@ -101,7 +101,7 @@ def run(
     preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
     counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
 
-    Raises RuntimeError if sides that must give the same tokens do not, as float32 should (see `equality`).
+    Raises DifferentTokensError if sides that must give the same tokens do not, as float32 should (see `equality`).
     """
     say = report or (lambda message: None)
     if settings.threads is not None:
@@ -176,7 +176,7 @@ class Case:
         wrong = [check for check in checks if not check.holds]
         if wrong and self.subject.model.dtype == torch.float32 and not self.settings.allow_differences:
             check = wrong[0]
-            raise RuntimeError(
+            raise DifferentTokensError(
                 f"{self.name}: modes {check.expected} and {check.got} must give the same tokens in float32, they "
                 f"differ at {check.first} ({check.equal} of {check.of} sequences are equal); allow differences to go on"
             )

@@ -13,6 +13,10 @@ from caw.benchmark.timing import Made
 from caw.testing import margin
 
 
+class DifferentTokensError(RuntimeError):
+    """Sides of a benchmark that must generate the same do not: their times would say nothing."""
+
+
 @dataclass(frozen=True)
 class Check:
     """Two modes' tokens. equal, of: sequences; near_ties: those that first differ where two tokens are all but tied.
@@ -36,11 +40,13 @@ class Check:
 
 
 def check_counts(made: Mapping[str, Made], batch: int, tokens: int) -> None:
-    """Raise RuntimeError unless every mode made as many sequences and tokens as asked for."""
+    """Raise DifferentTokensError unless every mode made as many sequences and tokens as asked for."""
     for name, result in made.items():
         counts = [len(sequence) for sequence in result.tokens]
         if counts != [tokens] * batch:
-            raise RuntimeError(f"mode {name} must make {tokens} tokens in each of {batch} sequences, got {counts}")
+            raise DifferentTokensError(
+                f"mode {name} must make {tokens} tokens in each of {batch} sequences, got {counts}"
+            )
 
 
 def check_tokens(model: Any, prompts: Sequence[Sequence[int]], made: Mapping[str, Made]) -> list[Check]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from caw.benchmark import BenchmarkSettings, Change, compare, run
 from caw.benchmark.cases import Variant
 from caw.benchmark.compare import read
+from caw.benchmark.equality import DifferentTokensError
 from caw.benchmark.models import SHAPES
 from caw.benchmark.modes import PLAIN
 from caw.benchmark.plot import plot
@@ -68,7 +69,7 @@ def benchmark(
     same round: medians, with the quartiles in brackets. The first run of each mode does not count. Sides that must give
     the same tokens (in float32) are checked before. A token's time leaves out the prompt and the capture of graphs.
 
-    Exit code 1: slower than the run of --compare beyond noise, or sides that differ.
+    Exit code 1: worse than the run of --compare by more than noise, or sides that differ.
 
     Examples:
 
@@ -99,7 +100,7 @@ def benchmark(
         try:
             with console.status("starting") as status:
                 found = run(settings, status.update, finished)
-        except RuntimeError as error:  # sides that differ: nothing was timed
+        except DifferentTokensError as error:
             complain(str(error))
             raise typer.Exit(BAD_LINES) from None
         show_notes(found)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caw.benchmark import BenchmarkSettings, cases, run
+from caw.benchmark import BenchmarkSettings, DifferentTokensError, cases, run
 from caw.benchmark.cases import Case
 from caw.benchmark.equality import compare_tokens
 from caw.benchmark.models import Subject, load_subject, make_prompts, random_model
@@ -54,7 +54,7 @@ def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cases, "call_of", wrong)
     settings = replace(SMALL, modes=("kgw+caw", "kgw+caw/batch"), rounds=1)
-    with pytest.raises(RuntimeError, match=r"kgw\+caw and kgw\+caw/batch .* at sequence 0, token 4 \(0 of 1"):
+    with pytest.raises(DifferentTokensError, match=r"kgw\+caw and kgw\+caw/batch .* at sequence 0, token 4 \(0 of 1"):
         run(settings)
     found = run(replace(settings, allow_differences=True))
     assert [check["first"] for check in found["checks"]] == ["sequence 0, token 4"]

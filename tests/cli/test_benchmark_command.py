@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from caw.benchmark import cases
 from caw.cli import app
 
 TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
@@ -54,6 +55,27 @@ def test_compare(tmp_path: Path) -> None:
     saved.write_text(json.dumps(before))
     done = run("--modes", "kgw", "--rounds", "4", "--compare", str(saved))
     assert done.exit_code == 1 and "worse" in done.stdout and "kgw, batch 1, prompt 9" in done.stdout
+
+
+def test_sides_that_differ_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = cases.call_of
+
+    def wrong(mode: str, job: Any) -> Any:
+        def call(tokens: int) -> Any:
+            made = real(mode, job)(tokens)
+            made.tokens[0][0] += mode == "kgw+caw/sequential"
+            return made
+
+        return call
+
+    monkeypatch.setattr(cases, "call_of", wrong)
+    modes = ("--modes", "kgw+caw,kgw+caw/sequential")
+    done = run(*modes)
+    assert done.exit_code == 1 and "must give the same tokens" in done.stderr and not done.stdout.strip()
+    allowed = run(*modes, "--allow-differences")
+    assert allowed.exit_code == 1 and "0 of 1 sequences are equal, first difference at sequence 0" in " ".join(
+        allowed.stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
