@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,21 @@ from caw.benchmark.cases import names_of
 LOOK_AHEAD = "+caw"
 
 
+def require_matplotlib() -> None:
+    """Raise ImportError where it is missing; to be asked before a long run."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[plot]'`")
+
+
 def plot(found: Mapping[str, Any], path: str | Path) -> None:
     """An image file of a run: time and memory of the first case's modes over plain; where there are several batch sizes
     or candidate slots, their overhead too.
 
     Raises ImportError where matplotlib is missing.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[plot]'`") from error
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     rows = [row for row in found["rows"] if "error" not in row]
     batches = sorted({row["batch"] for row in rows})
     panels = ["bars", *(["batch"] if len(batches) > 1 else []), *(["slots"] if any(r["slots"] for r in rows) else [])]

@@ -17,7 +17,7 @@ from caw.benchmark.compare import read
 from caw.benchmark.equality import DifferentTokensError
 from caw.benchmark.models import SHAPES
 from caw.benchmark.modes import PLAIN
-from caw.benchmark.plot import plot
+from caw.benchmark.plot import plot, require_matplotlib
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.models import DEMO_MODEL
@@ -87,6 +87,8 @@ def benchmark(
         for path in (json_file, plot_file):
             if path is not None and not path.parent.is_dir():
                 raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
+        if plot_file is not None:
+            require_matplotlib()
         before = read(compare_file) if compare_file is not None else None
         console = Console(stderr=True)
 
