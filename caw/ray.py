@@ -119,24 +119,28 @@ def generate_dataset(
         options,
     )
     begin(settings)
-    data = dataset_of(prompts)
-    names = data.schema().names
-    for name in (id_field, prompt_field):
-        if name not in names:
-            raise ValueError(f"rows must have a field {name!r}, found {', '.join(names)}; add it or name another")
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    pool = ray.data.ActorPoolStrategy(size=actors or max(1, gpus))
-    data = data.select_columns(list(dict.fromkeys([id_field, prompt_field]))).map_batches(
-        add_shards, batch_format="pandas", fn_kwargs={"id_field": id_field, "shards": shards}
-    )
-    made = data.groupby(SHARD_COLUMN).map_groups(
-        ShardActor, fn_constructor_args=(settings,), compute=pool, num_gpus=1 if gpus else 0, batch_format="pandas"
-    )
-    done = made.take_all()
+    done = run_shards(ray, dataset_of(prompts), settings, actors)
     return Summary(
         sum(row["written"] for row in done), sum(1 for _ in read_output(output)), sum(row["errors"] for row in done),
         sum(row["repeated"] for row in done),
     )  # fmt: skip
+
+
+def run_shards(ray: Any, data: Any, settings: Settings, actors: int | None) -> list[dict[str, Any]]:
+    """Counts of every shard of a Ray data set, made by a pool of actors."""
+    fields, names = (settings.id_field, settings.prompt_field), data.schema().names
+    for name in fields:
+        if name not in names:
+            raise ValueError(f"rows must have a field {name!r}, found {', '.join(names)}; add it or name another")
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    pool = ray.data.ActorPoolStrategy(size=actors or max(1, gpus))
+    keyed = data.select_columns(list(dict.fromkeys(fields))).map_batches(
+        add_shards, batch_format="pandas", fn_kwargs={"id_field": settings.id_field, "shards": settings.shards}
+    )
+    made = keyed.groupby(SHARD_COLUMN).map_groups(
+        ShardActor, fn_constructor_args=(settings,), compute=pool, num_gpus=1 if gpus else 0, batch_format="pandas"
+    )
+    return list(made.take_all())
 
 
 def dataset_of(prompts: Any) -> Any:

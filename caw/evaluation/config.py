@@ -249,10 +249,7 @@ def _select(name: str, known: Mapping[str, Any]) -> list[str]:
 
 
 def read_config(path: str | Path) -> Config:
-    """The config of a YAML file.
-
-    Raises ImportError without pyyaml, OSError or ValueError in one sentence for a file that is none.
-    """
+    """The config of a YAML file; ImportError without pyyaml, OSError or ValueError for a file that is none."""
     return parse_config(Path(path).read_text(encoding="utf-8"), str(path))
 
 
