@@ -47,7 +47,8 @@ def decode(
     Returns:
         int64 [B, T + new] with padding after each end, or GenerateDecoderOnlyOutput if the config asks for it.
 
-    Raises ValueError for beam search, guidance and outputs other than sequences.
+    Raises ValueError for beam search, guidance and outputs other than sequences, and where the model's logits become
+    NaN or infinite.
     """
     with ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
@@ -86,6 +87,8 @@ def _outputs(
     if streamer is not None:
         streamer.put(input_ids.cpu())
     for sequence in decoder.run(prompts, budgets, on_token):
+        if sequence.error:
+            raise ValueError(f"prompt {sequence.index}: {sequence.error}")
         outputs[sequence.index] = sequence.tokens
     if streamer is not None:
         streamer.end()

@@ -48,7 +48,8 @@ IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
 class GenerationResult:
     """One finished sequence: `index` of its prompt, new tokens only (an ending EOS included), its text without it.
 
-    error: why the prompt could not be continued, with finish_reason "error" and no tokens; else empty.
+    error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
+        "error" and no tokens; else empty.
     """
 
     index: int
@@ -111,7 +112,8 @@ def generate(
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
-        is left out with a warning and reported in `errors`; the others go on.
+        is left out with a warning and reported in `errors`; the others go on. So is one for which the model's logits
+        become NaN or infinite.
 
     Raises TypeError or ValueError in one sentence (expected, found, remedy), also if no prompt at all can be continued;
     NotImplementedError for models that cannot branch. Greedy decoding is deterministic; sampling depends on seed and
@@ -130,6 +132,8 @@ def generate(
             results[result.index] = result
             bar(len(result.tokens))
     done = [result for _, result in sorted(results.items())]
+    if done and all(result.error for result in done):
+        raise ValueError(done[0].error)
     return GenerationOutput(
         texts=[r.text for r in done],
         sequences=[r.tokens for r in done],
@@ -235,7 +239,10 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
         for index, error in accepted.refused.items():
             yield GenerationResult(index, "", [], "error", SequenceTrace() if decoder.settings.trace else None, error)
         for sequence in decoder.run(accepted.ids, accepted.budgets, on_token):
-            yield _finish(sequence, accepted.indices[sequence.index], decoder.settings, stops)
+            result = _finish(sequence, accepted.indices[sequence.index], decoder.settings, stops)
+            if result.error:
+                warnings.warn(result.error, stacklevel=3)
+            yield result
     finally:
         if streamer is not None:
             streamer.end()
@@ -299,4 +306,5 @@ def _finish(sequence: ActiveSequence, index: int, settings: DecodeSettings, stop
     tokens = sequence.tokens
     visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
     trace = sequence.trace if settings.trace else None
-    return GenerationResult(index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace)
+    error = f"prompt {index}: {sequence.error}" if sequence.error else ""
+    return GenerationResult(index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace, error)

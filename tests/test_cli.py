@@ -22,6 +22,7 @@ import caw
 from caw.cli import app
 from caw.cli.options import POLICIES, WATERMARKS, parse_key
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.generate import GenerationResult
 from caw.models import load_tokenizer
 
 KEY = "correct horse battery staple"
@@ -199,9 +200,29 @@ def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> 
     assert result.exit_code == 1
     assert sorted(line["id"] for line in read(out)) == [1, 6]
     complaints = result.stderr.splitlines()
-    assert [re.search(r"line (\d)", c).group(1) for c in complaints] == ["2", "3", "4", "5"]  # type: ignore[union-attr]
+    assert [c.split(": ")[1] for c in complaints] == [f"{source}, line {number}" for number in (2, 3, 4, 5)]
     assert "at least one token" in complaints[2] and "512 positions" in complaints[3]
     assert not any("prompt 0" in c for c in complaints)
+
+
+def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result with an error is a bad line, not an output line; of a single prompt it is the error."""
+    from caw.cli import generate_command
+
+    def broken(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[GenerationResult]:
+        for index in range(len(prompts)):
+            error = f"prompt {index}: expected finite logits" if index == 0 else ""
+            yield GenerationResult(index, "x", [1], "error" if error else "length", None, error)
+
+    monkeypatch.setattr(generate_command, "iter_generate", broken)
+    source = tmp_path / "prompts.jsonl"
+    source.write_text('{broken\n{"prompt": "a"}\n{"prompt": "b"}\n')
+    result = generate(model, "--input", str(source))
+    assert result.exit_code == 1
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [3]
+    assert result.stderr.splitlines()[1:] == [f"caw: {source}, line 2: expected finite logits"]
+    alone = generate(model, "--prompt", "a")
+    assert alone.exit_code == 2 and "expected finite logits" in alone.stderr and "prompt 0" not in alone.stderr
 
 
 def test_a_prompt_that_leaves_little_room_is_warned_about(model: str, tmp_path: Path) -> None:

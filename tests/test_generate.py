@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from typing import Any
@@ -551,3 +552,37 @@ def test_arguments_of_other_kinds_are_named(model: Any) -> None:
         caw.generate({}, tokenizer(), ["a"])
     with pytest.raises(TypeError, match="streamer must have put and end as transformers' do, got object; leave"):
         caw.generate(model, tokenizer(), ["a"], streamer=object())
+
+
+def spoiled(model: Any, length: int) -> Any:
+    """A copy of the model with infinite embeddings at position `length`."""
+    positions, model = [], copy.deepcopy(model)
+
+    def look(module: Any, given: Any, named: dict[str, Any]) -> None:
+        positions[:] = [named["position_ids"]]
+
+    def spoil(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        return torch.where((positions[0] == length)[..., None], torch.inf, out)
+
+    model.register_forward_pre_hook(look, with_kwargs=True)
+    model.get_input_embeddings().register_forward_hook(spoil)
+    return model
+
+
+def test_a_prompt_whose_logits_are_not_finite_is_reported(model: Any) -> None:
+    prompts = [prompt(4), prompt(30, 1), prompt(6, 2)]
+    expected = generate(model, prompts, max_new_tokens=9)
+    model = spoiled(model, 31)
+    with pytest.warns(UserWarning, match="^prompt 1: expected finite logits from the float32 model, got NaN"):
+        out = generate(model, prompts, max_new_tokens=9)
+    assert list(out.errors) == [1] and "at new token 3; check its weights" in out.errors[1]
+    assert out.finish_reasons == [expected.finish_reasons[0], "error", expected.finish_reasons[2]]
+    assert out.sequences == [expected.sequences[0], [], expected.sequences[2]]
+    assert (out.texts[1], len(out.trace[1].tokens)) == ("", 0)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"^prompt 0: expected finite logits"):
+        generate(model, prompts[1:2], max_new_tokens=9)
+
+
+def test_what_to_do_about_half_precision(model: Any) -> None:
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"bfloat16 model.*load it with dtype='float32'$"):
+        generate(spoiled(copy.deepcopy(model).bfloat16(), 4), [prompt(4)], max_new_tokens=9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -177,9 +178,9 @@ def generate(
                 complain(f"nothing left to do: {len(written)} texts are written")
             if jobs:
                 network, tokenizer = load_model(model, device=device, dtype=dtype)
-                good = encode_jobs(jobs, network, tokenizer, plan, single=prompt is not None)
+                good = encode_jobs(jobs, network, tokenizer, plan, source=input)
                 bad += len(jobs) - len(good)
-                run_jobs(good, network, tokenizer, plan, write if output or input else _print_text)
+                bad += run_jobs(good, network, tokenizer, plan, write if output or input else _print_text, source=input)
         if bad:
             raise typer.Exit(BAD_LINES)
 
@@ -200,7 +201,7 @@ def read_jobs(prompt: str | None, source: str | None, field: str) -> tuple[list[
                 jobs.append(Job(row.number, row.id, text_field(row.value, field)))
             except ValueError as error:
                 bad += 1
-                complain(f"{source}, line {row.number}: {error}")
+                complain(f"{_where(source, row.number)}{error}")
     return jobs, bad
 
 
@@ -214,20 +215,30 @@ def open_lines(source: str) -> Iterator[Any]:
         yield lines
 
 
-def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, single: bool) -> list[Job]:
-    """The jobs with token ids, without those whose prompts are refused (each reported; an error if it is the only)."""
+def _where(source: str | None, line: int) -> str:
+    """How a report about a line begins; a single prompt has none."""
+    if source is None:
+        return ""
+    return f"{'stdin' if source == '-' else source}, line {line}: "
+
+
+def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, source: str | None) -> list[Job]:
+    """The jobs with token ids, without those whose prompts are refused (each reported; an error if it is the only).
+
+    source: the file they are from, None = a single prompt.
+    """
     if plan.chat and not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")
     good = []
     for job in jobs:
-        where = "" if single else f"line {job.number}: "
+        where = _where(source, job.number)
         try:
             [ids] = encode_prompts(tokenizer, [job.prompt], model, chat=plan.chat)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 fit_budget(model, len(ids), plan.settings.max_new_tokens, 0)
         except ValueError as error:
-            if single:
+            if source is None:
                 raise ValueError(_unnumbered(error)) from None
             complain(f"{where}{_unnumbered(error)}")
             continue
@@ -239,7 +250,7 @@ def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
 
 def _unnumbered(message: Exception | str) -> str:
     """The library numbers the prompts of a call, which says nothing about lines of a file."""
-    return str(message).replace("prompt 0 ", "the prompt ", 1)
+    return re.sub(r"^prompt \d+: ", "", str(message).replace("prompt 0 ", "the prompt ", 1))
 
 
 @contextlib.contextmanager
@@ -269,11 +280,20 @@ def open_output(
 
 
 def run_jobs(
-    jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, write: Callable[[dict[str, Any]], None]
-) -> None:
-    """Generate and write every text as it finishes; Ctrl-C ends the program with exit code 130."""
-    warnings.filterwarnings("ignore", message=r"prompt \d+ has")  # encode_jobs has said it, with the line
-    s, done, label = plan.settings, 0, plan.label
+    jobs: Sequence[Job],
+    model: Any,
+    tokenizer: Any,
+    plan: Plan,
+    write: Callable[[dict[str, Any]], None],
+    *,
+    source: str | None,
+) -> int:
+    """Generate and write every text as it finishes; Ctrl-C ends the program with exit code 130.
+
+    Returns how many could not be made (each reported; an error if it is the only).
+    """
+    warnings.filterwarnings("ignore", message=r"prompt \d+( has|:)")  # said here and in encode_jobs, with the line
+    s, done, failed, label = plan.settings, 0, 0, plan.label
     bar = GenerationProgress(len(jobs), enabled=True)
     iterator = iter_generate(
         model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
@@ -284,12 +304,19 @@ def run_jobs(
     try:
         with bar, _waiting(len(jobs)):
             for result in iterator:
+                if result.error:
+                    if source is None:
+                        raise ValueError(_unnumbered(result.error))
+                    complain(f"{_where(source, jobs[result.index].number)}{_unnumbered(result.error)}")
+                    failed += 1
+                    continue
                 write(output_line(jobs[result.index], result, label, plan.with_prompt))
                 done += 1
                 bar(len(result.tokens))
     except KeyboardInterrupt:
         complain(f"interrupted: {done} of {len(jobs)} texts are written; the same command with --resume continues")
         raise typer.Exit(INTERRUPTED) from None
+    return failed
 
 
 def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_prompt: bool) -> dict[str, Any]:

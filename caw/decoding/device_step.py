@@ -15,13 +15,15 @@ from caw.decoding.state import DecodeState
 from caw.decoding.step import Stepper, StepResult
 
 NOT_EMITTED = -1
+BROKEN = -2
 
 
 @dataclass
 class OutputRing:
     """The results of the last R steps of B sequences.
 
-    integers: int64 [R, B, 1 or 3 + M]: token (-1 = none emitted); with a trace also choice, counts and candidates.
+    integers: int64 [R, B, 1 or 3 + M]: token (-1 = none emitted, -2 = logits that
+        are not finite); with a trace also choice, counts and candidates.
     floats: float32 [R, B, 2]: strength and capacity; None without a trace.
     cursor: int64 [1], where the next step writes.
     """
@@ -47,7 +49,8 @@ class OutputRing:
 
     def write(self, result: StepResult) -> None:
         self.forwarded = result.forwarded  # the same in every step
-        columns = [torch.where(result.emitted, result.tokens, NOT_EMITTED)[:, None]]
+        tokens = torch.where(result.emitted, result.tokens, NOT_EMITTED)
+        columns = [torch.where(result.broken, BROKEN, tokens)[:, None]]
         if self.floats is not None:
             columns += [result.choice[:, None], result.counts[:, None], result.candidates]
             self.floats.index_copy_(0, self.cursor, torch.stack([result.strength, result.capacity], dim=1)[None])
@@ -65,7 +68,7 @@ class OutputRing:
                 detail = (torch.zeros_like(tokens), tokens[:, None], torch.ones_like(tokens), nothing, nothing)
             else:
                 detail = (row[:, 1], row[:, 3:], row[:, 2], floats[step, :, 0], floats[step, :, 1])
-            results.append(StepResult(tokens != NOT_EMITTED, tokens, *detail, self.forwarded))
+            results.append(StepResult(tokens >= 0, tokens, *detail, tokens == BROKEN, self.forwarded))
         return results
 
 

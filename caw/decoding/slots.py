@@ -37,13 +37,21 @@ StopCheck = Callable[[int, list[int]], bool]
 
 @dataclass(eq=False)
 class ActiveSequence:
-    """A sequence being decoded: which prompt, what came out, why it ended ("eos", "length", "stop" or "")."""
+    """A sequence being decoded: which prompt, what came out, why it ended ("eos", "length", "stop", "error" or "").
+
+    error: what was wrong, with no tokens; else empty.
+    """
 
     index: int
     budget: int
     tokens: list[int] = field(default_factory=list)
     trace: SequenceTrace = field(default_factory=SequenceTrace)
     finish_reason: str = ""
+    error: str = ""
+
+    def fail(self, error: str) -> None:
+        """End it without tokens."""
+        self.finish_reason, self.error, self.tokens, self.trace = "error", error, [], SequenceTrace()
 
     @property
     def lacking(self) -> int:
@@ -189,9 +197,14 @@ class Decoder:
         self, result: StepResult, slots: Sequence[ActiveSequence | None], on_token: StopCheck | None
     ) -> Iterator[ActiveSequence]:
         """Hand a step's tokens to the sequences that were in the slots then; free the slots of those that ended."""
-        emitted, tokens = result.emitted.tolist(), result.tokens.tolist()
+        emitted, tokens, broken = result.emitted.tolist(), result.tokens.tolist(), result.broken.tolist()
         details = _trace_columns(result) if self.settings.trace else None
         for row, sequence in enumerate(slots):
+            if sequence is not None and not sequence.finish_reason and broken[row]:
+                sequence.fail(self._not_finite(len(sequence.tokens) + 1))
+                self._free(sequence)
+                yield sequence
+                continue
             if sequence is None or sequence.finish_reason or not emitted[row]:
                 continue
             sequence.tokens.append(tokens[row])
@@ -207,6 +220,12 @@ class Decoder:
             if sequence.finish_reason:
                 self._free(sequence)
                 yield sequence
+
+    def _not_finite(self, token: int) -> str:
+        dtype = self.stepper.model.dtype
+        remedy = "check its weights" if dtype == torch.float32 else "load it with dtype='float32'"
+        kind = str(dtype).removeprefix("torch.")
+        return f"expected finite logits from the {kind} model, got NaN or infinity at new token {token}; {remedy}"
 
     def _release(self) -> None:
         """Give back what decoding held; a decoder runs once."""

@@ -38,6 +38,7 @@ class StepResult:
     emitted: which sequences got a token. tokens: the token. choice: its index in candidates [B, M] (counts valid), also
     where the step before chose it.
     strength, capacity: float32; capacity is NaN where it was not evaluated.
+    broken: bool [B], whether the logits the choice was made from were NaN or infinite, so that its token means nothing.
     forwarded: candidates the forward carried per sequence, or, packed, of the sequence with most of them.
     """
 
@@ -48,6 +49,7 @@ class StepResult:
     counts: torch.Tensor
     strength: torch.Tensor
     capacity: torch.Tensor
+    broken: torch.Tensor
     forwarded: int
 
 
@@ -235,7 +237,10 @@ class Stepper:
     ) -> StepResult:
         tokens = _column(ladder.candidates, choice)
         state.emit(tokens, emitted)
-        return StepResult(emitted, tokens, choice, ladder.candidates, ladder.counts, strength, capacity, forwarded)
+        # the logsumexp of a row with a NaN or +inf anywhere is one too: no second look at the logits
+        broken = state.active & ~state.current.logsumexp.isfinite()
+        shown = ladder.candidates, ladder.counts, strength, capacity
+        return StepResult(emitted, tokens, choice, *shown, broken, forwarded)
 
     def _commit(
         self,

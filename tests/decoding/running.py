@@ -20,6 +20,7 @@ class Run:
     tokens: list[list[int]]
     reasons: list[str]
     traces: list[SequenceTrace]
+    errors: list[str]
     steps: list[tuple[list[bool], list[bool], list[int], int]] = field(default_factory=list)
 
     @property
@@ -69,7 +70,7 @@ def run(
         model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity, kernels=kernels,
         fixed=fixed, max_memory=max_memory, compile=compile,
     )  # fmt: skip
-    result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts))
+    result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts), [""] * len(prompts))
     original = decoder.stepper.step
 
     def step(state: Any, cache: Any) -> Any:
@@ -84,5 +85,6 @@ def run(
         result.tokens[sequence.index] = sequence.tokens
         result.reasons[sequence.index] = sequence.finish_reason
         result.traces[sequence.index] = sequence.trace
+        result.errors[sequence.index] = sequence.error
     assert not torch.is_inference_mode_enabled()
     return result

@@ -157,3 +157,36 @@ def test_half_precision_decodes(name: str, dtype: torch.dtype) -> None:
     plain = run(model, RAGGED, max_new_tokens=1).tokens
     own = [[int(model(torch.tensor([ids])).logits[0, -1].argmax())] for ids in RAGGED]
     assert sum(a == b for a, b in zip(plain, own, strict=True)) >= 3
+
+
+def poisoned(model: Any, token: int, position: int) -> Any:
+    """The model, whose logits are NaN once it has read `token` at `position`."""
+    positions: list[torch.Tensor] = []
+
+    def look(module: Any, given: Any, named: dict[str, Any]) -> None:
+        positions[:] = [named["position_ids"]]
+
+    def spoil(module: Any, given: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+        return torch.where(((given[0] == token) & (positions[0] == position))[..., None], torch.nan, out)
+
+    model.register_forward_pre_hook(look, with_kwargs=True)
+    model.get_input_embeddings().register_forward_hook(spoil)
+    return model
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("watermark", [None, caw.KGW(key=3, delta=3.0), caw.EXP(key=3, top_k=20)])
+def test_logits_that_are_not_finite_end_that_text_alone(watermark: Any, fixed: bool) -> None:
+    model, at, hit = build("llama"), 5, 0
+    policy, settings = policy_of(model), {"max_new_tokens": 24, "fixed": fixed}
+    before = run(model, RAGGED, watermark, policy, **settings)
+    token, position = before.tokens[hit][at], len(RAGGED[hit]) + at
+    for batch in (len(RAGGED), 2):
+        broken = poisoned(copy.deepcopy(model), token, position)
+        after = run(broken, RAGGED, watermark, policy, batch=batch, **settings)
+        for row, (tokens, reason) in enumerate(zip(after.tokens, after.reasons, strict=True)):
+            assert (tokens, reason) == (([], "error") if row == hit else (before.tokens[row], "length"))
+        assert after.errors[hit] == (
+            f"expected finite logits from the float32 model, got NaN or infinity at new token {at + 2}; "
+            "check its weights"
+        )
