@@ -29,6 +29,7 @@ from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 from caw import ops
+from caw.decoding import flash_decoding
 from caw.testing import assert_close
 
 FLEX = ((1, 8), (8, 2))  # (batch, candidates) at which flex_attention is asked, too
@@ -82,6 +83,10 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
     # it is compiled for every shape, which takes a GPU some ten seconds each
     if device != "cpu" and not smoke and (batch, slots) in FLEX and size == 2048:
         sides["flex_attention"] = flex_side(data, slots, size, scale, heads != kv_heads)
+    if device != "cpu" and dtype in flash_decoding.DTYPES and has_flash():
+        sides["flash-attn, merged"] = lambda i: flash_decoding.flash_sibling_attention(
+            data[i % len(data)]["q"], *data[i % len(data)]["kv"], *data[i % len(data)]["own"], lengths, scale
+        )
     first = data[0]
     kind = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}[dtype]
     return Case(
@@ -91,6 +96,14 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
         ).to(dtype),
         f"attention/{kind}", "85 % of the copy bandwidth" if size >= 2048 else "",
     )  # fmt: skip
+
+
+def has_flash() -> bool:
+    try:
+        flash_decoding.flash_kernels()
+    except ImportError:
+        return False
+    return True
 
 
 def flex_side(data: list[Any], slots: int, size: int, scale: float, gqa: bool) -> Call:

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from caw import ops
+from caw.decoding import flash_decoding
 from caw.decoding.prefill_attention import PrefillAttention
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
 from caw.decoding.settings import Branching, DecodeSettings
-from caw.decoding.slots import ActiveSequence, Decoder, vocabulary_size
+from caw.decoding.slots import ActiveSequence, Decoder, model_device, vocabulary_size
+from caw.decoding.spread_cache import main_device
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.evaluator.network import check_model
@@ -190,7 +192,8 @@ def iter_generate(
             as "8GiB"; None = 0.9 of what is free. A batch that does not fit becomes a smaller one.
         prefill_attention: attention of prompts: "sdpa", "flash_attention_2" (the flash-attn package) or "eager".
         compile: run the model's body as torch.compile makes it: a minute of preparation, fewer kernels a step.
-        backend: None or "reference"; which kernels run.
+        backend: which kernels run: None = this library's; "reference" = plain PyTorch; "flash-attn" = its own, but
+            attention of a step by the flash-attn package (CUDA, float16 or bfloat16).
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
     """
     if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
@@ -201,6 +204,8 @@ def iter_generate(
         kernels = kernels_of(backend)
         if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
             raise TypeError(f"model must be a transformers causal LM, got {type(model).__name__}; see caw.load_model")
+        if backend == flash_decoding.NAME:
+            flash_decoding.check_flash(main_device(model) or model_device(model), model.dtype)
         if streamer is not None and (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
             raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
         check_watermark(watermark)
@@ -294,12 +299,14 @@ def check_policy(policy: Policy | None, model: Any, tokenizer: Any = None) -> Po
 
 
 def kernels_of(backend: str | None) -> ops.Ops:
-    """The ops that `backend` stands for: None = by device, "reference" = plain PyTorch."""
+    """The ops that `backend` stands for: see `iter_generate`; ImportError where a package is missing."""
     if backend is None:
         return ops.dispatched()
     if backend == "reference":
         return ops.references()
-    raise ValueError(f"backend must be None or 'reference', got {backend!r}; leave it out")
+    if backend == flash_decoding.NAME:
+        return flash_decoding.flash_kernels()
+    raise ValueError(f"backend must be None, 'reference' or '{flash_decoding.NAME}', got {backend!r}; leave it out")
 
 
 def _finish(sequence: ActiveSequence, index: int, settings: DecodeSettings, stops: StopStrings) -> GenerationResult:
