@@ -144,10 +144,12 @@ def _split_kernel(
         tl.store(out_ptr + o_r[:, None] * D + o_d[None, :], b_out.to(out_ptr.dtype.element_ty), mask=m_md)
     else:
         o_p = i_s.to(tl.int64) * tl.num_programs(1) * rows + o_r
-        b_lse = tl.where(b_sum > 0, b_max + tl.log2(tl.where(b_sum > 0, b_sum, 1.0)), float("-inf"))
+        # asked so that a NaN is none of the empty ones: it must reach the output, not vanish with its part
+        nothing = b_sum == 0
+        b_lse = tl.where(nothing, float("-inf"), b_max + tl.log2(tl.where(nothing, 1.0, b_sum)))
         tl.store(lse_ptr + o_p, b_lse, mask=m_m)
         if high > low:  # the combine step does not read what an empty part would have written
-            b_out = b_acc / tl.where(b_sum > 0, b_sum, 1.0)[:, None]
+            b_out = b_acc / tl.where(nothing, 1.0, b_sum)[:, None]
             tl.store(out_ptr + o_p[:, None] * D + o_d[None, :], b_out, mask=m_md)
 
 
@@ -179,7 +181,7 @@ def _combine_kernel(
     b_q = tl.load(p_q, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
     b_ko = tl.load(p_ko, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
     b_vo = tl.load(p_vo, mask=m_d, other=0.0).to(tl.float32)  # [BLOCK_D]
-    m_s = b_lse > float("-inf")
+    m_s = b_lse != float("-inf")  # NaN is not
     p_part = part_ptr + (o_s[:, None] * count + i_r) * D + o_d[None, :]
     b_part = tl.load(p_part, mask=m_s[:, None] & m_d[None, :], other=0.0)  # [BLOCK_S, BLOCK_D]
 

@@ -114,6 +114,16 @@ def test_large_scores_do_not_overflow(device):
     run((q * 100, k * 100, v, k_own, v_own, lengths), scale=1.0)
 
 
+@pytest.mark.parametrize("size", [40, 300], ids=["one-part", "several-parts"])
+@pytest.mark.parametrize("where, value", [(1, torch.nan), (1, torch.inf), (2, torch.nan)], ids=str)
+def test_nan_of_the_prefix_is_not_lost(device, size, where, value):
+    """A part that holds one was once left out by the combine step: its output looked sound, on wrong keys."""
+    arguments = inputs(device, 2, 2, 1, 2, size, 16, lengths=[size, size])
+    arguments[where][1, 0, size // 2] = value
+    run(arguments)
+    assert sibling_attention_ref(*(x.cpu() for x in arguments), 0.25)[1].isnan().all()
+
+
 def test_siblings_are_blind_to_each_other(device):
     """Changing one candidate's key and value leaves every other candidate's output as it was, bit for bit."""
     from caw.triton_kernels.sibling_attention import sibling_attention
