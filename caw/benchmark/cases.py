@@ -101,7 +101,8 @@ def run(
     preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
     counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
 
-    Raises DifferentTokensError if sides that must give the same tokens do not, as float32 should (see `equality`).
+    Warns where a run is too short to time. Raises DifferentTokensError if sides that must give the same tokens do not,
+    as float32 should (see `equality`).
     """
     say = report or (lambda message: None)
     if settings.threads is not None:
@@ -194,6 +195,13 @@ class Case:
         times = measure(by_name, tokens, self.settings.rounds, clock, self.short, self.say, self.settings.max_seconds)
         peaks = self._peaks() if self.settings.memory else {}
         base = next(v for v in self.calls if v.mode == PLAIN)
+        for name, measured in times.items():
+            if min(measured.step) <= 0:
+                warnings.warn(
+                    f"{self.name}: in a round {name} took no longer for {tokens} tokens than for {self.short}, so its "
+                    "time per token is noise; generate more tokens",
+                    stacklevel=2,
+                )
         rows = []
         for variant in self.variants():
             about_case = {

@@ -24,20 +24,51 @@ def subject() -> Subject:
     return load_subject("", "tiny", "float32", "cpu", None)
 
 
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only calls move: 1 ms per new token of plain, 2 ms of any other mode, 5 ms for the first one."""
+    now, real = [0.0], cases.call_of
+
+    def counting(mode: str, job: Any) -> Any:
+        do = real(mode, job)
+
+        def call(tokens: int) -> Made:
+            made = do(tokens)
+            now[0] += 0.005 + (0.001 if mode == "plain" else 0.002) * (tokens - 1)
+            return made
+
+        return call
+
+    monkeypatch.setattr(cases, "call_of", counting)
+    monkeypatch.setattr(cases, "clock_for", lambda device, threads: ("counted", lambda: now[0]))
+
+
+@pytest.mark.usefixtures("counted")
 def test_rows_have_every_figure_and_sides_agree() -> None:
     modes = ("kgw+caw", "kgw+caw/batch", "kgw+caw/sequential", "exp+caw", "transformers", "transformers-kgw",
              "as-transformers-kgw", "transformers-static")  # fmt: skip
     found = run(replace(SMALL, modes=modes, batches=(1, 3), candidates=(2,)))
-    assert found["clock"] == "thread_time" and found["arguments"]["dtype"] == "float32"
+    assert found["clock"] == "counted" and found["arguments"]["dtype"] == "float32"
     assert found["evaluator"] == "random weights"
     names = [(row["mode"], row["slots"], row["batch"]) for row in found["rows"]]
     assert len(names) == len(set(names)) == 2 * (len(modes) + 2) and names[0] == ("plain", None, 1)
     for row in found["rows"]:
-        assert row["ratio"]["n"] == 3 and row["ms_per_token"]["median"] > 0 and row["tokens_per_second"] > 0
-        assert row["first_token_ms"]["median"] > 0 and row["warm_up_s"] > 0 and "peak_bytes" not in row
-        assert row["mode"] != "plain" or row["ratio"]["median"] == row["first_ratio"]["median"] == 1.0
+        cost = 1 if row["mode"] == "plain" else 2
+        assert row["ratio"]["n"] == 3 and row["ratio"]["median"] == pytest.approx(cost)
+        assert row["ms_per_token"]["median"] == pytest.approx(cost) and row["first_ratio"]["median"] == 1.0
+        assert row["tokens_per_second"] == pytest.approx(row["batch"] * 5 / (0.005 + 4 * 0.001 * cost))
+        assert row["first_token_ms"]["median"] == pytest.approx(5) and "peak_bytes" not in row
+        assert row["warm_up_s"] > 0
     assert len(found["checks"]) == 2 * (2 + 1 + 2 + 1)
     assert all(check["first"] == "" for check in found["checks"])
+
+
+def test_a_run_too_short_to_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1000))  # each run seems shorter than the one before
+    monkeypatch.setattr(cases, "call_of", lambda mode, job: lambda tokens: Made([[0] * tokens]))
+    monkeypatch.setattr(cases, "clock_for", lambda device, threads: ("slowing", lambda: next(ticks) ** 0.5))
+    with pytest.warns(UserWarning, match="in a round plain took no longer for 5 tokens than for 1, .* more tokens"):
+        run(SMALL)
 
 
 def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,17 +21,21 @@ POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrengt
 
 
 def launchers() -> ops.Ops:
-    """Every op by its Triton launcher."""
+    """Every op by its Triton launcher; rows are packed on a CPU alone, so that op has none."""
     from caw.triton_kernels import commit_kv, evaluator_step, sibling_attention, topk_softmax
 
+    def packed(*args: Any) -> torch.Tensor:
+        pytest.fail("expected no packed rows in a step of the GPU")
+
     return ops.Ops(
-        topk_softmax.topk_softmax,
-        sibling_attention.sibling_attention,
-        commit_kv.commit_kv,
-        commit_kv.commit_step,
-        evaluator_step.evaluate_capacity,
-        evaluator_step.select_candidate,
-        evaluator_step.evaluator_step,
+        topk_softmax=topk_softmax.topk_softmax,
+        sibling_attention=sibling_attention.sibling_attention,
+        sibling_attention_packed=packed,
+        commit_kv=commit_kv.commit_kv,
+        commit_step=commit_kv.commit_step,
+        evaluate_capacity=evaluator_step.evaluate_capacity,
+        select_candidate=evaluator_step.select_candidate,
+        evaluator_step=evaluator_step.evaluator_step,
     )
 
 
