@@ -3,8 +3,8 @@
     python benchmarks/bench_null.py --data-dir DATA [--keys 5] [--extra plain.jsonl] [--out r.json]
 
 Texts: GSM8K questions, solutions, and solutions with their calculator notes (and "text" of --extra, plain text of a
-model). "rates" are of texts as they are, "once" of the same texts with evidence counted once in the whole corpus,
-which must be uniform for every key.
+model, which `caw generate --watermark none` writes). "rates" are of texts as they are, "once" of the same texts with
+evidence counted once in the whole corpus, which must be uniform for every key.
 """
 
 from __future__ import annotations
@@ -33,16 +33,13 @@ MAKERS: dict[str, Callable[[Any, int], Watermark]] = {
 }
 
 
-def texts_of(folder: Path, extra: Path | None) -> list[str]:
+def texts_of(folder: Path) -> list[str]:
     rows = [
         json.loads(line)
         for split in ("train", "test")
         for line in (folder / "gsm8k" / f"{split}.jsonl").read_text().splitlines()
     ]
-    texts = [r["question"] for r in rows] + [strip_notes(r["answer"]) for r in rows] + [r["answer"] for r in rows]
-    if extra is not None:
-        texts += [json.loads(line)["text"] for line in extra.read_text().splitlines()]
-    return texts
+    return [r["question"] for r in rows] + [strip_notes(r["answer"]) for r in rows] + [r["answer"] for r in rows]
 
 
 def main() -> None:
@@ -55,7 +52,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = load_tokenizer(DEMO_MODEL)
-    texts = texts_of(options.data_dir, options.extra)
+    extra = [json.loads(line)["text"] for line in options.extra.read_text().splitlines()] if options.extra else []
+    texts = texts_of(options.data_dir) + extra
     ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
     rows = []
     for name, make in MAKERS.items():
@@ -75,8 +73,9 @@ def main() -> None:
     if options.out:
         about = {
             "texts": len(texts),
+            "texts_of_a_model": len(extra),
             "tokens": sum(map(len, ids)),
-            "command": "python benchmarks/bench_null.py --data-dir DATA",
+            "command": "python benchmarks/bench_null.py --data-dir DATA" + " --extra plain.jsonl" * bool(extra),
         }
         options.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
