@@ -11,10 +11,10 @@ What a p-value of p means: whatever the text, a share of at most p of all keys g
 is about keys. For one fixed key and many texts of one kind it is not a rate: such texts share phrases, phrases are
 evidence, and a key that happens to like them scores all of these texts a little high. Measured on 25,119 GSM8K texts
 and 355 of a model, five keys each, texts with p <= 0.01: KGW lefthash 0.2 % to 1.5 %, its transformers format 0.5 % to
-3.0 %, Unigram 0.1 % to 1.8 %, KGW selfhash 0.4 % to 1.1 %, EXP and SynthID, whose contexts of four tokens hardly repeat, 0.8 % to 1.1 %.
-With evidence counted once in the whole corpus no rate lay above its level by more than its 95 % interval. So measure
-the key that is to be deployed on the kind of text it will judge (`caw detect --null-report`), and prefer wide contexts
-where false alarms are dear.
+3.0 %, Unigram 0.1 % to 1.8 %, KGW selfhash 0.4 % to 1.1 %, EXP and SynthID, whose contexts of four tokens hardly
+repeat, 0.8 % to 1.1 %. With evidence counted once in the whole corpus no rate lay above its level by more than its 95 %
+interval. So measure the key that is to be deployed on the kind of text it will judge (`caw detect --null-report`), and
+prefer wide contexts where false alarms are dear.
 """
 
 from caw.detection.candidates import CandidatesResult, detect_any

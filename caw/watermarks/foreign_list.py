@@ -48,6 +48,11 @@ class ForeignGreenList(VocabularyBound, GreenList):
                 raise ValueError(
                     f"gamma must leave both lists of {self.vocab_size} tokens non-empty, got {self.gamma!r}; use 0.25"
                 )
+            if rule.modulo and self.secret % self.vocab_size == 0:
+                raise ValueError(
+                    f"format {self.format!r} takes keys modulo vocab_size, got a multiple of {self.vocab_size}, with "
+                    "which all contexts share one list that no key changes; use another key"
+                )
         require_foreign_key(self.format, self.secret)
 
     @cached_property

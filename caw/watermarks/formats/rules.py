@@ -28,50 +28,52 @@ class SeedRule:
 
     seeds: see `seeding.Seeds`. width: default context width, the candidate included if salted.
     salted: the candidate is hashed too. tested: a salted scheme tests this many of the likeliest tokens; 0 = all.
-    keyless_zero: a seed of 0 does not depend on the key. philox: a token's own Philox word decides, not a list.
-    pads: a context may miss tokens, which then count as 0.
+    keyless: the seed that contexts with token 0 may have under every key, so that its list says nothing about the key;
+    None = there is none. philox: a token's own Philox word decides, not a list.
+    pads: a context may miss tokens, which then count as 0. modulo: keys count modulo the size of the vocabulary.
     """
 
     seeds: seeding.Seeds
     width: int = 1
     salted: bool = False
     tested: int = 0
-    keyless_zero: bool = False
+    keyless: int | None = None
     philox: bool = False
     pads: bool = False
+    modulo: bool = False
 
 
-_TIME = SeedRule(seeding.markllm_kgw("time"))
-_SIMPLE = SeedRule(seeding.additive, keyless_zero=True)
+_TIME = SeedRule(seeding.markllm_kgw("time"), modulo=True)
+_SIMPLE = SeedRule(seeding.additive, keyless=0)
 _SBW_SELFHASH = SeedRule(sbw.selfhash, width=4, salted=True, philox=True, pads=True)
 FOREIGN: dict[str, dict[str, SeedRule]] = {
     "transformers": {
-        "lefthash": SeedRule(seeding.transformers_lefthash, keyless_zero=True),
+        "lefthash": SeedRule(seeding.transformers_lefthash, keyless=0),
         "selfhash": SeedRule(seeding.transformers_selfhash, salted=True, tested=40),
     },
     "lm-watermarking": {
         "lefthash": _SIMPLE,
         "simple_1": _SIMPLE,
         "additive": _SIMPLE,
-        "minhash": SeedRule(seeding.minhash, width=4),
-        "skipgram": SeedRule(seeding.skipgram, width=5),
+        "minhash": SeedRule(seeding.minhash, width=4, keyless=seeding.HASH_OF_ZERO),
+        "skipgram": SeedRule(seeding.skipgram, width=5, keyless=seeding.HASH_OF_ZERO),
         "selfhash": SeedRule(seeding.minhash_selfhash, width=4, salted=True, tested=41),
         "algorithm-3": SeedRule(seeding.minhash_selfhash, width=4, salted=True, tested=41),
     },
     "markllm": {
         "lefthash": _TIME,
         "time": _TIME,
-        "additive": SeedRule(seeding.markllm_kgw("additive")),
-        "skip": SeedRule(seeding.markllm_kgw("skip")),
-        "min": SeedRule(seeding.markllm_kgw("min")),
-        "sweet": SeedRule(seeding.markllm_product, keyless_zero=True),
+        "additive": SeedRule(seeding.markllm_kgw("additive"), modulo=True),
+        "skip": SeedRule(seeding.markllm_kgw("skip"), modulo=True),
+        "min": SeedRule(seeding.markllm_kgw("min"), modulo=True),
+        "sweet": SeedRule(seeding.markllm_product, keyless=0),
     },
     "sbw": {
-        "lefthash": SeedRule(sbw.additive, philox=True, pads=True, keyless_zero=True),
-        "simple_1": SeedRule(sbw.additive, philox=True, pads=True, keyless_zero=True),
-        "simple_4": SeedRule(sbw.additive, width=4, philox=True, pads=True, keyless_zero=True),
-        "minhash": SeedRule(sbw.minhash, width=4, philox=True, pads=True),
-        "skipgram": SeedRule(sbw.skipgram, width=5, philox=True, pads=True),
+        "lefthash": SeedRule(sbw.additive, philox=True, pads=True, keyless=0),
+        "simple_1": SeedRule(sbw.additive, philox=True, pads=True, keyless=0),
+        "simple_4": SeedRule(sbw.additive, width=4, philox=True, pads=True, keyless=0),
+        "minhash": SeedRule(sbw.minhash, width=4, philox=True, pads=True, keyless=sbw.HASH_OF_ZERO),
+        "skipgram": SeedRule(sbw.skipgram, width=5, philox=True, pads=True, keyless=sbw.HASH_OF_ZERO),
         "selfhash": _SBW_SELFHASH,
     },
 }
@@ -155,7 +157,7 @@ class ForeignLists:
             values=values,
             evidence=torch.stack([seeds, ids], dim=1),
             scored=known,
-            keyless=(seeds == 0) if self.rule.keyless_zero else None,
+            keyless=None if self.rule.keyless is None else seeds == self.rule.keyless,
             compat_evidence=ngrams if ngrams_once else None,
         )
 

@@ -18,6 +18,7 @@ import torch
 from caw.watermarks import prf
 
 LOW31 = 0x7FFFFFFF
+HASH_OF_ZERO = 638944058  # of key * 0, so the same under every key
 
 
 def hashint(values: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ MASK = 0xFFFFFFFF
 MODULUS = (1 << 64) - 1
 TABLE_SIZE = 1_000_003
 HASHINT_SEED = 2971215073  # lm-watermarking's fixed table
+HASH_OF_ZERO = 250535  # of key * 0, so the same under every key: first entry of that table, + 1
 INT64_END = 1 << 63
 
 

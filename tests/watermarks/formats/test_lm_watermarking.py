@@ -15,7 +15,7 @@ from tiny import tiny_model
 import caw
 from caw.testing import assert_close
 from caw.watermarks import KGW
-from caw.watermarks.formats import seeding
+from caw.watermarks.formats import sbw, seeding
 
 KEY, VOCABULARY = 15485863, 97
 LM = "lm-watermarking"
@@ -57,6 +57,29 @@ def test_compat_counts_each_ngram_once_and_exact_each_seed_and_token_once() -> N
     ids = [1, 4, 9, 2, 3, 9]  # 1 + 4 = 2 + 3: one seed, two n-grams
     assert caw.detect(ids, None, sums, mode="compat").num_scored == 4
     assert caw.detect(ids, None, sums).num_scored == 3
+
+
+@pytest.mark.parametrize("scheme", ["skipgram", "minhash", "additive"])
+@pytest.mark.parametrize("format_name", [LM, "sbw"])
+def test_lists_that_token_zero_gives_to_every_key_are_no_evidence(format_name: str, scheme: str) -> None:
+    """key * 0 hashes alike whatever the key: what counts must be free to differ between keys, of one text's tokens."""
+    if format_name == "sbw" and scheme == "additive":
+        scheme = "simple_4"
+    ids = torch.randint(0, 3, (80,), generator=torch.Generator().manual_seed(0)).tolist()
+    ids += [0] * 8 + torch.randint(0, 40, (20,), generator=torch.Generator().manual_seed(1)).tolist()
+    greens: dict[int, list[float]] = {}
+    for key in range(3, 43):
+        watermark = KGW(key=key, gamma=0.5, seeding=scheme, format=format_name, vocab_size=50)
+        result = caw.detect(ids, None, watermark)
+        for place, score in enumerate(result.token_scores):
+            if score is not None:
+                greens.setdefault(place, []).append(score)
+    often = {place: scores for place, scores in greens.items() if len(scores) >= 30}
+    assert len(often) > 10
+    assert not [place for place, scores in often.items() if len(set(scores)) == 1]
+    zero = torch.zeros(1, dtype=torch.int64)
+    assert int(seeding.hashint(zero, seeding.HASHINT_SEED)) == seeding.HASH_OF_ZERO
+    assert int(sbw.hashint(zero)) == sbw.HASH_OF_ZERO
 
 
 # ---- the original code ---------------------------------------------------------------------------------------------

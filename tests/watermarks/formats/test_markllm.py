@@ -92,6 +92,16 @@ def test_exp_evidence_is_seed_and_token_and_never_seed_zero() -> None:
     assert results[0].num_scored < compat.num_scored == 196
 
 
+@pytest.mark.parametrize("scheme", NAMES)
+def test_keys_that_leave_one_list_are_refused(scheme: str) -> None:
+    """key mod V = 0: every context has seed 0, whose list depends on no key."""
+    with pytest.raises(ValueError, match="got a multiple of 50"):
+        KGW(key=100, seeding=scheme, format="markllm", vocab_size=50)
+    with pytest.raises(ValueError, match="got a multiple of 50"):
+        KGW(key=100, seeding=scheme, format="markllm").with_vocabulary(50)
+    assert KGW(key=100, seeding="sweet", format="markllm", vocab_size=50)
+
+
 # ---- the package itself --------------------------------------------------------------------------------------------
 
 
