@@ -113,6 +113,8 @@ def _launch(store, scratch, choice, lengths, active, logits, step_logits, record
     positions = max(len(records) // 4 - 1, 0)
     vocab_size = logits.shape[1] if positions else 0
     programs = kv_programs + (1 + cdiv(vocab_size, BLOCK) if positions else 0)
+    # a choice is clamped to the candidates that have both keys and logits: beyond either lies a wild access
+    slots = min(scratch.shape[3], step_logits.shape[1]) if positions else scratch.shape[3]
     names = [f"{letter}{i}" for i in range(MAX_POSITIONS + 1) for letter in "vipl"]
     given = [*records, *[lengths] * (len(names) - len(records))]  # stand-ins that the kernel does not touch
     store_strides = zip(("sl", "sk", "sb", "sh", "sn", "sd"), store.stride(), strict=True)
@@ -127,7 +129,7 @@ def _launch(store, scratch, choice, lengths, active, logits, step_logits, record
             **{f"stride_{name}": stride for name, stride in (*store_strides, *scratch_strides)},
             "stride_lb": logits.stride(0), "stride_tb": step_logits.stride(0),
             "stride_tc": step_logits.stride(1) if positions else 0,
-            "slots": scratch.shape[3], "size": size, "parts": parts, "kv_programs": kv_programs, "row": heads * dim,
+            "slots": slots, "size": size, "parts": parts, "kv_programs": kv_programs, "row": heads * dim,
             "vocab_size": vocab_size, "K": k, "D": dim, "POSITIONS": positions, "BLOCK": BLOCK,
             "BLOCK_K": triton.next_power_of_2(k),
         },
@@ -170,8 +172,8 @@ def commit_step(
     batch, slots = store.shape[2], scratch.shape[3]
     check_tensor("logits", logits, (torch.float32,), (batch, None), store)
     check_tensor("step_logits", step_logits, (torch.float32,), (batch, None, logits.shape[1]), store)
-    check(step_logits.shape[1] <= slots, f"step_logits must have at most {slots} candidates, the scratch's",
-          step_logits.shape[1], "allocate more slots")  # fmt: skip
+    check(1 <= step_logits.shape[1] <= slots, f"step_logits must have 1 to {slots} candidates, the scratch's",
+          step_logits.shape[1], "forward one candidate at least, or allocate more slots")  # fmt: skip
     for name, tensor in (("logits", logits), ("step_logits", step_logits)):
         rows = tensor.shape[-1] == 1 or tensor.stride(-1) == 1
         check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")

@@ -115,6 +115,20 @@ def test_full_sequence_stays_as_it_is(device):
     assert torch.equal(store, before) and rest[2].item() == 3
 
 
+def test_choice_beyond_what_was_forwarded_reads_nothing_wild(device):
+    """step_logits may have fewer candidates than scratch has slots: a choice is clamped to those that both have."""
+    from caw.triton_kernels.commit_kv import commit_step
+
+    arguments = [*inputs(device, 1, 2, 2, 6, 16, 4, torch.float32, [0, 2], [True, True]), *state(device, 2, 9, 2, 5, 1)]
+    wanted, (store, scratch, choice, lengths, active) = arguments[6][:, 1].clone(), arguments[:5]
+    choice.copy_(torch.tensor([3, 2]))
+    commit_step(*arguments)
+    assert torch.equal(arguments[5], wanted)
+    for b, place in enumerate((0, 2)):
+        assert torch.equal(store[:, :, b, :, place], scratch[:, :, b, 1])
+    assert lengths.tolist() == [1, 3] and active.all()
+
+
 @pytest.mark.parametrize(
     "name, change, error",
     [
