@@ -70,8 +70,11 @@ def topk(rows: int, vocab_size: int, dtype: torch.dtype, k: int = 100, select: b
     return Configuration(name, lambda: topk_softmax(empty(rows, vocab_size, dtype=dtype), k, chosen))
 
 
-def evaluator(batch: int, hidden: int, positions: int, transform: int, rule: int, rungs: int) -> Configuration:
-    inputs = positions * 100
+def evaluator(
+    batch: int, hidden: int, positions: int, transform: int, rule: int, rungs: int, extra: int = 0
+) -> Configuration:
+    """extra: inputs behind the probabilities, as evaluators with token classes have them: 11 for each position."""
+    inputs = positions * 100 + extra
     weights = [empty(*s) for s in ((inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,),
                                    (1, hidden), (1,))]  # fmt: skip
     ladder = [empty(batch, rungs, dtype=I64), empty(batch, rungs), empty(batch, dtype=I64)]
@@ -79,11 +82,12 @@ def evaluator(batch: int, hidden: int, positions: int, transform: int, rule: int
 
     def call() -> None:
         probs = [empty(batch, 100) for _ in range(positions)]
-        evaluator_step(probs, weights, *ladder, *pending, 100, transform, 0.5, 1.0, rule, 4.0)
+        more = empty(batch, extra) if extra else None
+        evaluator_step(probs, weights, *ladder, *pending, 100, transform, 0.5, 1.0, rule, 4.0, more)
         evaluate_capacity(empty(batch, inputs), weights)
         select_candidate(*ladder, empty(batch), rule, 4.0)
 
-    return Configuration(f"evaluator b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs}", call)
+    return Configuration(f"evaluator b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs} x{extra}", call)
 
 
 def commit(layers: int, batch: int, heads: int, dim: int, dtype: torch.dtype, positions: int) -> Configuration:
@@ -139,7 +143,7 @@ def checked() -> list[Configuration]:
         topk(64, 151936, F32),
         topk(2, 262144, F32),
         topk(2, 49152, F16),
-        evaluator(2, 128, 3, 1, 0, 2),
+        evaluator(2, 128, 3, 2, 0, 2, extra=33),  # those that ship with this library
         evaluator(2, 512, 4, 2, 1, 10),
         commit(32, 2, 8, 128, BF16, 0),
         commit(32, 2, 8, 128, BF16, 2),
@@ -160,7 +164,7 @@ def few() -> list[Configuration]:
         attention(32, 32, 8, 16, 2048, 128, F16),
         attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
         topk(2, 128256, BF16),
-        evaluator(2, 128, 3, 1, 0, 2),
+        evaluator(2, 128, 3, 1, 0, 2, extra=33),
         commit(32, 2, 8, 128, BF16, 2),
     ]
 
@@ -186,7 +190,8 @@ def shipped() -> Iterator[Configuration]:
     for hidden in (16, 64, 128, 256, 512):
         for positions in (1, 2, 3, 4):
             for transform in range(3):
-                yield evaluator(2, hidden, positions, transform, transform, 10)
+                for extra in (0, 11 * positions):
+                    yield evaluator(2, hidden, positions, transform, transform, (2, 10, 100)[transform], extra)
     for dtype in (BF16, F16, F32):
         for dim in (64, 80, 96, 128, 256):
             for positions in range(4):

@@ -51,6 +51,25 @@ def test_the_list_is_short_and_names_are_unique(device):
     assert len(set(everything)) == len(everything)
 
 
+def test_the_evaluators_of_this_library_are_among_what_is_compiled(device):
+    """Their inputs too: those with token classes have some behind the probabilities, which is another kernel."""
+    from caw.triton_kernels.aot_configurations import checked, shipped
+    from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
+
+    from caw.evaluator import Evaluator
+    from caw.evaluator.network import shipped as evaluators
+
+    found = set()
+    for name in evaluators():
+        evaluator = Evaluator.load(name)
+        spec, (hidden, inputs) = evaluator.spec, evaluator.weights()[2].shape
+        transform = TRANSFORMS.index(spec.transform)
+        kind = f"evaluator b2 h{hidden} p{spec.positions} t{transform}", f"x{inputs - spec.positions * spec.k}"
+        assert any(c.name.startswith(kind[0]) and c.name.endswith(kind[1]) for c in shipped()), kind
+        found.add(kind[1])
+    assert found == {"x0", "x33"} and any(c.name.endswith(" x33") for c in checked())
+
+
 def test_the_gate_can_fail(device):
     from caw.triton_kernels.aot import Report
     from caw.triton_kernels.aot_configurations import complaints
