@@ -136,6 +136,10 @@ def show_power(rows: Sequence[PowerRow]) -> None:
     for row in rows:
         measured = f"{row.measured:.3f} ({row.low:.3f} - {row.high:.3f})" if row.texts else "-"
         table.add_row(
-            str(row.tokens), f"{row.fpr:g}", f"{row.expected:.3f}" if row.texts else "-", measured, str(row.texts)
+            str(row.tokens),
+            f"{row.fpr:g}",
+            f"{row.expected:.3f}" if row.expected == row.expected else "-",
+            measured,
+            str(row.texts),
         )
     Console().print(table)

@@ -37,7 +37,8 @@ STREAM_TOKENS = 1 << 18  # tokens scored in one go; bounds memory to some tens o
 class DetectionResult:
     """What one text says about one key.
 
-    p_value: probability that unmarked text scores at least this much; exact, one-sided. 1 where nothing counted.
+    p_value: probability, over keys, that this text, if unmarked, scores at least this much; exact, one-sided. 1 where
+        nothing counted.
         With `mid_p`, the mid-p value; in mode "compat", what the other system calls its p-value.
     z_score: (score - mean) / standard deviation under the null; for reading, never for deciding.
     score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted, times their weights.
@@ -222,6 +223,11 @@ class Detector:
 
         Evidence is what counts once; None = everything counts.
         """
+        if self.watermark.code is not None:
+            raise ValueError(
+                "a payload is read from a whole text, got a watermark with payload_bits where tokens are scored one by "
+                "one (regions, weights, null report); leave the payload out"
+            )
         gap = np.full(self.watermark.window, MISSING, dtype=np.int64)
         stream = np.concatenate([part for text in texts for part in (gap, text)])
         real = stream != MISSING

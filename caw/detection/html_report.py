@@ -1,7 +1,7 @@
 """`caw detect --html`: what was found, in a sentence anyone can read, and the evidence behind it. One page, no script.
 
 Tokens are coloured by what they say: for the mark, against it, or nothing. The curve is the evidence gathered so far,
--log10 of the p-value of the text up to each token: 3 means "once in a thousand texts without the mark".
+-log10 of the p-value of the text up to each token: 3 means "one key in a thousand fits by chance".
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ article { border: 1px solid var(--line); border-radius: .5rem; background: var(-
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 """
 PROOF = (
-    "What this shows: how likely a text without the mark is to score this high, whoever wrote it. What it does not "
-    "show: that a text without the mark is by a person (other programs leave no mark, and editing removes it), that "
-    "every sentence is from the program, or who used it. Whoever holds the key can make marked texts."
+    "The mark belongs to a secret key. What this shows: how few keys that have nothing to do with the text would fit "
+    "it this well by chance. What it does not show: that a text without the mark is by a person (other programs leave no "
+    "mark, and editing removes it), that every sentence is from the program, or who used it; nor how many false alarms "
+    "there are among many texts of one kind, which share phrases and may all suit one key a little too well (a null "
+    "report measures that). Whoever holds the key can make marked texts."
 )
 
 
@@ -50,14 +52,17 @@ def verdict(result: DetectionResult) -> str:
     """One sentence for people who know nothing of statistics."""
     if not result.num_scored:
         return "This text is too short to say anything about it."
+    doubt = ""
+    if result.mode == "compat":
+        doubt = " This is another program's way of counting; the chance it states may be too small."
     if result.is_watermarked:
         return (
-            f"This text carries the mark: of texts without it, about {once_in(result.p_value)} would look as much like "
-            "one with it."
+            f"This text carries the mark: of keys that have nothing to do with it, about {once_in(result.p_value)} "
+            f"would fit it this well by chance.{doubt}"
         )
     return (
-        "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (About "
-        f"{once_in(result.p_value)} texts without the mark look like this or more.)"
+        "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (Of keys that "
+        f"have nothing to do with it, about {once_in(result.p_value)} fit it this well or better.){doubt}"
     )
 
 
@@ -88,6 +93,8 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
     if isinstance(detector.watermark, GreenList):
         sums = np.rint(sums)
     p_values = tails(detector.watermark, sums, counts, detector.mode, detector.mid_p).p_values
+    if detector.watermark.code is not None:  # the tokens are scored under the payload that fits them best
+        p_values = np.minimum(1.0, p_values * 2.0**detector.watermark.code.bits)
     return ends, -np.log10(np.maximum(p_values, 1e-300))
 
 
@@ -134,8 +141,8 @@ def _article(name: str, result: DetectionResult, regions: Sequence[Region], dete
 
 
 def _tokens(result: DetectionResult, regions: Sequence[Region], detector: Detector) -> str:
-    null = detector.watermark.green_fraction if isinstance(detector.watermark, GreenList) else 1.0
-    spread = float(np.sqrt(null * (1 - null))) if isinstance(detector.watermark, GreenList) else 1.0
+    null, variance = detector.watermark.null_moments
+    spread = float(np.sqrt(variance))
     inside = {i for r in regions for i in range(r.start, r.end)}
     out = []
     for i, (token, score) in enumerate(zip(result.token_ids, result.token_scores, strict=True)):

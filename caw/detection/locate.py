@@ -115,7 +115,7 @@ def _sharpen(region: tuple[int, int, float], scored: Scored, watermark: Watermar
     part = slice(start, end)
     counted = scored.counted[part]
     mean = float(scored.values[part][counted].mean())
-    null = watermark.green_fraction if isinstance(watermark, GreenList) else 1.0
+    null, _ = watermark.null_moments
     excess = np.where(counted, scored.values[part] - (mean + null) / 2, 0.0)
     total = np.concatenate([[0.0], np.cumsum(excess)])
     lowest = np.minimum.accumulate(total)

@@ -10,7 +10,7 @@ method itself: those p-values are uniform for every key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from scipy import stats
 from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
+from caw.detection.weights import TokenWeights, weighted_tails
 from caw.watermarks import SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -46,8 +47,9 @@ class Rate:
 class NullReport:
     """False-positive rates of one key. p_values: float64 [texts], in the order of the texts; nothing counted = 1.
 
-    rates: of texts as they are. once: of the same texts with evidence counted once in the whole corpus; texts without
-    new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once` is uniform (discrete scores randomised).
+    rates: of texts as they are. once: of the same texts with evidence counted once in the whole corpus, by the exact
+    test (with the detector's weights) whatever its mode; texts without new evidence are left out. uniform_p:
+    Kolmogorov-Smirnov test that `once` is uniform (discrete scores randomised).
     """
 
     key_id: str
@@ -81,13 +83,13 @@ def null_report(texts: Sequence[Any], detector: Detector, seed: int = 0) -> Null
     """False-positive rates of `detector` on unmarked texts (strings or ids).
 
     seed: of the randomisation that makes the discrete p-values of green lists comparable with a uniform law.
-    Raises ValueError for no texts.
+    Raises ValueError for no texts, and for a watermark with a payload.
     """
     ids = detector.ids_of(texts)
     if not ids:
         raise ValueError("expected unmarked texts, got none; give a corpus of the kind of text you will test")
-    p_values = np.array([r.p_value for r in detector.detect_ids(ids)])
     once, continuous = _once(ids, detector, np.random.default_rng(seed))
+    p_values = np.array([r.p_value for r in detector.detect_ids(ids)])
     return NullReport(
         key_id=detector.watermark.key_id,
         watermark=detector.watermark.name,
@@ -103,20 +105,27 @@ def null_report(texts: Sequence[Any], detector: Detector, seed: int = 0) -> Null
 
 def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """(p-values, randomised p-values) of texts that count only evidence which no earlier text gave."""
-    values, evidence, counted = detector._score_stream(ids)
+    # what another system counts, and mid-p values, promise no uniform law that could be checked
+    values, evidence, counted = replace(detector, mode="exact", mid_p=False)._score_stream(ids)
+    assert evidence is not None
     owner = np.repeat(np.arange(len(ids)), [len(text) for text in ids])
-    if evidence is not None:
-        counted = counted & first_occurrences(np.zeros_like(owner), evidence, counted)
+    counted = counted & first_occurrences(np.zeros_like(owner), evidence, counted)
+    levels = None
+    if isinstance(detector.weights, TokenWeights):
+        levels = detector.weights.of(np.concatenate(ids))
+        counted &= levels > 0
     counts = np.bincount(owner[counted], minlength=len(ids))
     scores = np.bincount(owner[counted], weights=values[counted], minlength=len(ids))
     some = counts > 0
-    counts, scores = counts[some], scores[some]
-    p = tails(detector.watermark, scores, counts).p_values
-    step = _step(detector.watermark)
-    if not step:
-        return p, p
-    above = tails(detector.watermark, scores + step, counts).p_values
-    return p, above + rng.random(len(p)) * (p - above)
+
+    def tail(more: float) -> np.ndarray:
+        """P(score >= what the texts have, and `more`)."""
+        if levels is None:
+            return tails(detector.watermark, scores[some] + more, counts[some]).p_values
+        return weighted_tails(detector.watermark, values, levels, owner, counted, len(ids), more)[1].p_values[some]
+
+    p, step = tail(0.0), _step(detector.watermark)
+    return (p, p) if not step else (p, tail(step) + rng.random(len(p)) * (p - tail(step)))
 
 
 def _step(watermark: Watermark) -> float:

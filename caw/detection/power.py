@@ -25,8 +25,8 @@ RATES = (1e-3, 1e-5)
 
 @dataclass(frozen=True)
 class PowerRow:
-    """tokens of each text; fpr; expected share found (at the mean number that counts); measured, of `texts` texts, with
-    its 95 % Clopper-Pearson interval (nan where no text is long enough)."""
+    """tokens of each text; fpr; expected share found (at the mean number that counts; nan where `power_table` expects
+    nothing); measured, of `texts` texts, with its 95 % Clopper-Pearson interval (nan where no text is long enough)."""
 
     tokens: int
     fpr: float
@@ -61,23 +61,40 @@ def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float
 def power_table(
     texts: Sequence[Any], detector: Detector, lengths: Sequence[int] = LENGTHS, rates: Sequence[float] = RATES
 ) -> list[PowerRow]:
-    """Expected and measured share found of marked `texts` (strings or ids), cut to their first `lengths` tokens."""
+    """Expected and measured share found of marked `texts` (strings or ids), cut to their first `lengths` tokens.
+
+    The expected share is that of the exact test of green lists and races: nan (nothing is expected) for a detector with
+    weights, mid_p, mode "compat" or a payload, for SynthID and for two keys. Raises ValueError where nothing counts.
+    """
     ids = detector.ids_of(texts)
     rows = []
-    scored = list(detector.score(ids))
-    total = sum(int(s.counted.sum()) for s in scored)
-    if not total:
+    if not any(r.num_scored for r in detector.detect_ids(ids)):
         raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
-    mean = sum(float(s.values[s.counted].sum()) for s in scored) / total
+    mean = _mean_score(ids, detector) if _expects(detector) else float("nan")
     for length in lengths:
         cut = [t[:length] for t in ids if len(t) >= length]
         results = detector.detect_ids(cut)
         counted = float(np.mean([r.num_scored for r in results])) if results else float("nan")
         for fpr in rates:
-            expected = expected_power(detector.watermark, mean, counted, fpr) if results else float("nan")
+            known = results and mean == mean
+            expected = expected_power(detector.watermark, mean, counted, fpr) if known else float("nan")
             found = sum(r.p_value <= fpr for r in results)
             rows.append(PowerRow(length, fpr, expected, *_interval(found, len(results)), len(results)))
     return rows
+
+
+def _expects(detector: Detector) -> bool:
+    """Whether `expected_power` knows the test: the exact one, of green lists or of sums of Exponential(1)."""
+    watermark = detector.watermark
+    plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
+    race = watermark.null == "gamma" and watermark.null_moments == (1.0, 1.0)
+    return plain and (isinstance(watermark, GreenList) or race)
+
+
+def _mean_score(ids: Sequence[np.ndarray], detector: Detector) -> float:
+    scored = list(detector.score(ids))
+    total = sum(int(s.counted.sum()) for s in scored)
+    return sum(float(s.values[s.counted].sum()) for s in scored) / total
 
 
 def _interval(found: int, count: int) -> tuple[float, float, float]:

@@ -97,11 +97,20 @@ def shipped() -> list[str]:
 
 
 def weighted_tails(
-    watermark: Watermark, values: np.ndarray, levels: np.ndarray, owner: np.ndarray, counted: np.ndarray, texts: int
+    watermark: Watermark,
+    values: np.ndarray,
+    levels: np.ndarray,
+    owner: np.ndarray,
+    counted: np.ndarray,
+    texts: int,
+    more: float = 0.0,
 ) -> tuple[np.ndarray, Tails]:
-    """(weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N]."""
+    """(weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N].
+
+    more: added to every score.
+    """
     values, levels, owner = values[counted], levels[counted], owner[counted]
-    scores = np.bincount(owner, weights=values * levels, minlength=texts)
+    scores = np.bincount(owner, weights=values * levels, minlength=texts) + more
     trials = np.bincount(owner * (MOST + 1) + levels, minlength=texts * (MOST + 1)).reshape(texts, MOST + 1)
     steps = np.arange(MOST + 1)
     fraction = watermark.green_fraction if isinstance(watermark, GreenList) else None

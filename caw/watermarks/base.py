@@ -143,6 +143,11 @@ class Watermark(ABC):
         """Whether the prompt's last tokens are the context of the first generated ones."""
         return False
 
+    @property
+    def null_moments(self) -> tuple[float, float]:
+        """Mean and variance of an unmarked token's score: 1 and 1 for races."""
+        return 1.0, 1.0
+
     def with_vocabulary(self, vocab_size: int) -> Watermark:
         """This watermark for a model of `vocab_size` logits; the same object where the format does not ask."""
         return self

@@ -105,6 +105,10 @@ class EXP(VocabularyBound):
             raise ValueError(f"strength must be 'top_k' or 'scale', got {self.strength!r}; use 'top_k'")
 
     @property
+    def null_moments(self) -> tuple[float, float]:
+        return 1.0, (1 - self.alpha) ** 2 + self.alpha**2 if self.format == "vllm-dual" else 1.0
+
+    @property
     def window(self) -> int:
         return self.context_width
 

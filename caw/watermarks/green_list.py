@@ -34,6 +34,10 @@ class GreenList(Watermark):
         """Probability that a token is green under the null hypothesis: floor(gamma * 2^24) / 2^24."""
         return prf.green_threshold(self.gamma) / (1 << prf.UNIFORM_BITS)
 
+    @property
+    def null_moments(self) -> tuple[float, float]:
+        return self.green_fraction, self.green_fraction * (1 - self.green_fraction)
+
     @abstractmethod
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Whether tokens int64 [B, N] are green after contexts int64 [B, W] -> bool [B, N]."""

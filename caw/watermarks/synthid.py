@@ -119,6 +119,11 @@ class SynthID(Watermark):
         """Probability that a bit is one under the null hypothesis."""
         return float(self.table.double().mean())
 
+    @property
+    def null_moments(self) -> tuple[float, float]:
+        share = self.layer_weights / self.layer_weights.sum()
+        return self.bit_fraction, self.bit_fraction * (1 - self.bit_fraction) * float((share**2).sum())
+
     @cached_property
     def layer_weights(self) -> np.ndarray:
         """Whole-number weights int64 [m] of the layers: linspace(10, 1, m) times m - 1, or ones."""

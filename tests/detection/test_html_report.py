@@ -13,7 +13,7 @@ from caw.detection import Detector
 from caw.detection.html_report import once_in, running_evidence, verdict, write_html
 from caw.detection.weights import TokenWeights
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW
+from caw.watermarks import EXP, KGW, SynthID
 
 
 class Evil:
@@ -57,9 +57,14 @@ def test_page(watermark: Any, tmp_path: Path) -> None:
     assert "too short to say anything" in page and "What it does not show" in page
 
 
-@pytest.mark.parametrize("weights", [None, TokenWeights(np.full(300, 7))], ids=["plain", "weighted"])
-def test_the_curve_ends_at_the_p_value(weights: Any) -> None:
-    detector = Detector(None, KGW(key=2), weights=weights)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weights": TokenWeights(np.full(300, 7))}, {"watermark": KGW(key=2, payload_bits=8)},
+     {"watermark": SynthID("k")}, {"mode": "compat"}, {"mid_p": True}],
+    ids=["plain", "weighted", "payload", "synthid", "compat", "mid-p"],
+)  # fmt: skip
+def test_the_curve_ends_at_the_p_value(options: dict[str, Any]) -> None:
+    detector = Detector(**{"tokenizer": None, "watermark": KGW(key=2), **options})
     result = detector(np.random.default_rng(0).integers(0, 300, 120).tolist())
     at, evidence = running_evidence(result, detector)  # type: ignore[arg-type]
     assert at[0] == 0 and evidence[0] == 0 and at[-1] == 120
@@ -80,7 +85,26 @@ def test_frequencies(p: float, expected: str) -> None:
     assert once_in(p).startswith(expected)
 
 
+@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1), SynthID("k"), EXP(key=1, format="vllm-dual")])
+def test_unmarked_tokens_lean_neither_way(watermark: Any, tmp_path: Path) -> None:
+    """The mean lean of a colour's tokens, from their titles: as many shares for as against, in the null's units."""
+    detector = Detector(None, watermark)
+    result = detector(np.random.default_rng(1).integers(0, 5000, 600).tolist())
+    write_html(tmp_path / "page.html", [("ids", result, [])], detector)  # type: ignore[list-item]
+    page = (tmp_path / "page.html").read_text()
+    sides = {side: page.count(f"var(--{side}) ") for side in ("for", "against")}
+    assert min(sides.values()) > 90 and sum(sides.values()) > 590
+    null, variance = watermark.null_moments
+    scores = np.array([s for s in result.token_scores if s is not None])  # type: ignore[union-attr]
+    assert abs(scores.mean() - null) < 4.9 * np.sqrt(variance / len(scores))
+    assert 0.7 < scores.var() / variance < 1.4
+
+
 def test_sentences() -> None:
     detector = Detector(None, EXP(key=1))
     assert "too short" in verdict(detector([[]])[0])  # type: ignore[index]
     assert verdict(detector(list(range(50)))).startswith("No mark was found")  # type: ignore[arg-type]
+    compat = Detector(None, KGW(key=1, format="transformers", vocab_size=60), mode="compat")
+    assert "the chance it states may be too small" in verdict(compat(list(range(50))))  # type: ignore[arg-type]
+    marked = Detector(None, EXP(key=1), fpr=0.9)(list(range(50)))
+    assert "of keys that have nothing to do with it, about" in verdict(marked)  # type: ignore[arg-type]

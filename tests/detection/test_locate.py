@@ -11,7 +11,7 @@ from scipy import stats
 
 from caw.detection import Detector
 from caw.detection.locate import SHORTEST, find_regions, locate, windows_of
-from caw.watermarks import EXP, KGW, Watermark
+from caw.watermarks import EXP, KGW, SynthID, Watermark
 
 
 def draw(watermark: Watermark, ids: list[int], count: int, share: float, rng: np.random.Generator) -> list[int]:
@@ -27,7 +27,11 @@ def draw(watermark: Watermark, ids: list[int], count: int, share: float, rng: np
     return ids
 
 
-@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1, context_width=2)], ids=["kgw", "exp"])
+@pytest.mark.parametrize(
+    "watermark",
+    [KGW(key=1), EXP(key=1, context_width=2), SynthID("k", ngram_len=3, reading="mean"), SynthID("k", ngram_len=3)],
+    ids=["kgw", "exp", "synthid mean", "synthid weighted"],
+)
 def test_one_marked_part_is_found_with_its_ends(watermark: Watermark) -> None:
     rng = np.random.default_rng(0)
     ids = draw(watermark, [1, 2], 248, 0, rng)
@@ -94,3 +98,6 @@ def test_bad_input() -> None:
         locate(["a", "b"], Detector(Words(), KGW(key=1)))
     with pytest.raises(ValueError, match="mode 'exact' without weights"):
         locate([1, 2], Detector(None, KGW(key=1), mode="compat"))
+    for watermark in (KGW(key=1, payload_bits=4), EXP(key=1, payload=3, payload_bits=4)):
+        with pytest.raises(ValueError, match="a payload is read from a whole text"):
+            locate([1, 2], Detector(None, watermark))

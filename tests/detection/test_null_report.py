@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy import stats
 
 from caw.detection import Detector
 from caw.detection.null_report import null_report, plot_qq, rates_of
+from caw.detection.weights import TokenWeights
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, SynthID
 
@@ -36,6 +38,32 @@ def test_evidence_counted_once_in_the_corpus_is_uniform_for_one_key(watermark: K
     assert report.texts == 400 and report.once_texts <= 400
     assert report.uniform_p > 1e-6 and all(r.kept for r in report.once)
     assert report.p_values.shape == (400,) and "p_values" not in report.as_dict()
+
+
+@pytest.mark.parametrize("options", [{"mode": "compat"}, {"mid_p": True}])
+def test_evidence_once_is_the_exact_test_whatever_the_mode(options: dict[str, Any]) -> None:
+    """Few words, so that counting evidence again would be far from uniform."""
+    plain = null_report(texts(300, 12), Detector(None, KGW(key=1)))
+    other = null_report(texts(300, 12), Detector(None, KGW(key=1), **options))
+    assert other.once == plain.once and other.uniform_p == plain.uniform_p and other.rates != plain.rates
+
+
+@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1, context_width=1)], ids=lambda w: w.name)
+def test_evidence_once_has_the_weights_of_the_test(watermark: Any) -> None:
+    weights = TokenWeights(np.random.default_rng(0).integers(0, 4, 2000))
+    weighted = null_report(texts(150, 2000), Detector(None, watermark, weights=weights))
+    plain = null_report(texts(150, 2000), Detector(None, watermark))
+    assert weighted.once != plain.once and weighted.uniform_p > 1e-6
+    corpus = texts(150, 2000)
+    (first,) = Detector(None, watermark, weights=weights).detect_ids(corpus[:1])
+    only = null_report(corpus[:1], Detector(None, watermark, weights=weights))
+    assert [r.found for r in only.once] == [int(first.p_value <= r.level) for r in only.once]
+
+
+def test_payloads_are_refused() -> None:
+    for watermark in (KGW(key=1, payload_bits=4), EXP(key=1, payload=3, payload_bits=4)):
+        with pytest.raises(ValueError, match="a payload is read from a whole text"):
+            null_report(texts(3, 50), Detector(None, watermark))
 
 
 def test_shared_phrases_show() -> None:

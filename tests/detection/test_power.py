@@ -11,8 +11,9 @@ from scipy import stats
 from caw.detection import Detector
 from caw.detection.power import expected_power, power_table
 from caw.detection.statistics import tails
+from caw.detection.weights import TokenWeights
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW
+from caw.watermarks import EXP, KGW, SynthID
 
 
 @pytest.mark.parametrize("counted", [1, 5, 40])
@@ -30,6 +31,23 @@ def test_expected_power_of_races_against_draws() -> None:
     found = int((tails(watermark, sums, np.full(len(sums), 50)).p_values <= 1e-3).sum())
     assert stats.binomtest(found, len(sums), expected_power(watermark, 1.5, 50, 1e-3)).pvalue > 1e-6
     assert_close(expected_power(watermark, 1.0, 50, 1e-3), 1e-3, "tail")
+
+
+def test_nothing_is_expected_of_tests_that_the_formula_does_not_know() -> None:
+    """Weights, mid-p values, other systems' counting, payloads, mean bits, two keys: measured only."""
+    texts = np.random.default_rng(0).integers(0, 500, (4, 60))
+    weights = TokenWeights(np.random.default_rng(0).integers(0, 4, 500))
+    for detector in (
+        Detector(None, KGW(key=1), weights=weights),
+        Detector(None, KGW(key=1), mid_p=True),
+        Detector(None, KGW(key=1), mode="compat"),
+        Detector(None, KGW(key=1, payload_bits=4)),
+        Detector(None, SynthID("k")),
+        Detector(None, EXP(key=1, format="vllm-dual")),
+    ):
+        rows = power_table(list(texts), detector, lengths=(50,))
+        assert all(math.isnan(r.expected) and r.texts == 4 and r.measured == 0 for r in rows)
+    assert power_table(list(texts), Detector(None, KGW(key=1)), lengths=(50,))[0].expected > 0
 
 
 @pytest.mark.slow
