@@ -4,11 +4,11 @@
 
 The floor of a kernel is the bytes it must move over the bandwidth of a large device-to-device copy, measured first.
 Every side is checked against the reference before it is timed; another's that fails is left out and said so, ours makes
-the exit code 1. On a GPU each side is a CUDA graph of its calls over as
-many copies of its data as exceed the second-level cache, so that launches cost nothing and the data comes from memory;
-the sides take turns and the median of the rounds is reported, in microseconds a call. What is done is saved after each
-case. `--smoke`: small shapes, plain calls, numbers that mean nothing; it shows that the benchmark still runs, and gives
-compute-sanitizer every kernel.
+the exit code 1. On a GPU each side is a CUDA graph of its calls, so that launches cost nothing, over as many copies of
+its data as exceed the second-level cache, so that it comes from memory; what a step has just written (the tail's keys,
+values and records) stays where it is. The sides take turns and the median of the rounds is reported, in microseconds a
+call. What is done is saved after each case. `--smoke`: small shapes, plain calls, numbers that mean nothing; it shows
+that the benchmark still runs, and gives compute-sanitizer every kernel (kernel_smoke.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from kernel_smoke import Made, flat, moved, small_calls
 
 from caw import ops
 from caw.decoding import flash_decoding
@@ -34,12 +36,14 @@ from caw.testing import assert_close
 
 FLEX = ((1, 8), (8, 2))  # (batch, candidates) at which flex_attention is asked, too
 CACHE = 256 << 20  # more than any GPU's second-level cache holds
+MOST_COPIES, CALLS = 1024, 64  # of small data; calls in a graph at least
 Call = Callable[[int], Any]  # takes the number of the data's copy
 
 
 @dataclass
 class Case:
-    """name; bytes that must move; sides, the first ours; check: tolerance row of the first output; expected."""
+    """name; bytes that must move; sides, the first ours; expected, and the tolerance row of the first output; aim;
+    copies of the data that the calls go through."""
 
     name: str
     bytes: int
@@ -47,10 +51,12 @@ class Case:
     expected: Callable[[], torch.Tensor]
     row: str
     aim: str = ""
+    copies: int = 1
 
 
 def copies_of(make: Callable[[], Any], size: int, smoke: bool) -> list[Any]:
-    return [make() for _ in range(1 if smoke else max(1, -(-CACHE // max(size, 1))))][:64]
+    """As many as are larger than the cache together."""
+    return [make() for _ in range(1 if smoke else min(MOST_COPIES, max(1, -(-CACHE // max(size, 1)))))]
 
 
 def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, slots: int, device: str,
@@ -94,7 +100,7 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
         lambda: sibling_attention_ref(
             first["q"].float(), *first["kv"].float(), *first["own"].float(), lengths, scale
         ).to(dtype),
-        f"attention/{kind}", "85 % of the copy bandwidth" if size >= 2048 else "",
+        f"attention/{kind}", "85 % of the copy bandwidth" if size >= 2048 else "", len(data),
     )  # fmt: skip
 
 
@@ -143,7 +149,7 @@ def topk_case(rows: int, vocab_size: int, device: str, dtype: torch.dtype, smoke
 
         sides["FlashInfer top_k + logsumexp"] = radix
     name = f"top-100 of {rows} rows x {vocab_size} {str(dtype).removeprefix('torch.')}"
-    return Case(name, bytes_moved, sides, lambda: topk_softmax_ref(data[0], 100)[0], "exact", aim)
+    return Case(name, bytes_moved, sides, lambda: topk_softmax_ref(data[0], 100)[0], "exact", aim, len(data))
 
 
 def tail_case(batch: int, device: str, smoke: bool, layers: int = 32, heads: int = 32, dim: int = 128) -> Case:
@@ -169,10 +175,25 @@ def tail_case(batch: int, device: str, smoke: bool, layers: int = 32, heads: int
         ops.commit_kv(store, scratch, choice, lengths, active)
         return capacity
 
-    moved = 2 * layers * 2 * batch * heads * dim * 2 + sum(w.numel() * 4 for w in weights)
+    def by_torch(i: int) -> torch.Tensor:
+        capacity, _, choice = evaluator_step_ref(*arguments)
+        lengths.zero_()
+        commit_kv_ref(store, scratch, choice, lengths, active)
+        return capacity
+
+    size_moved = 2 * layers * 2 * batch * heads * dim * 2 + sum(w.numel() * 4 for w in weights)
     aim = "15 us" if batch == 1 else ""
     expected = evaluator_step_ref(*arguments)[0]
-    return Case(f"evaluate + select + commit b{batch}", moved, {"caw": ours}, lambda: expected, "evaluator", aim)
+    sides: dict[str, Call] = {"caw": ours, "the same in torch": by_torch}
+    return Case(f"evaluate + select + commit b{batch}", size_moved, sides, lambda: expected, "evaluator", aim)
+
+
+def small_case(made: Made, device: str) -> Case:
+    """One small call of a kernel, all its results held against the reference's."""
+    name, op, reference, arguments, row = made
+    sides: dict[str, Call] = {"caw": lambda i: flat(op(*moved(arguments, device)))}
+    return Case(f"small: {name}", flat([x for x in arguments if isinstance(x, torch.Tensor)]).numel(), sides,
+                lambda: flat(reference(*moved(arguments, "cpu"))), row)  # fmt: skip
 
 
 def cases(device: str, smoke: bool) -> list[Case]:
@@ -181,6 +202,7 @@ def cases(device: str, smoke: bool) -> list[Case]:
             attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True),
             topk_case(2, 1000, device, torch.float32, True, ""),
             tail_case(1, device, True, layers=2, heads=2, dim=16),
+            *[small_case(made, device) for made in small_calls(device)],
         ]
     half = torch.float16
     attention = [
@@ -244,8 +266,15 @@ def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool) -> 
     case.sides, wrong = checked(case)
     if "caw" not in case.sides:
         return {"case": case.name, "wrong": wrong}
-    times: dict[str, list[float]] = {name: [] for name in case.sides}
-    timers = {name: timer(side, 1 if smoke else 64, device, smoke) for name, side in case.sides.items()}
+    timers = {}
+    for name, side in case.sides.items():
+        try:
+            timers[name] = timer(side, 1 if smoke else max(CALLS, case.copies), device, smoke)
+        except Exception as error:  # what no graph can hold is left out as well
+            wrong[name] = said(error)
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    if "caw" not in timers:
+        return {"case": case.name, "wrong": wrong}
     for _ in range(rounds):
         for name, once in timers.items():
             times[name].append(once())
@@ -274,8 +303,12 @@ def checked(case: Case) -> tuple[dict[str, Call], dict[str, str]]:
                 assert_close(found, expected, case.row)
             good[name] = side
         except Exception as error:  # of any kind: a kernel that does not compile must not take the others along
-            wrong[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            wrong[name] = said(error)
     return good, wrong
+
+
+def said(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
 def main() -> int:

@@ -63,6 +63,75 @@ def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
     assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.png").is_file()
 
 
+@pytest.mark.slow
+def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compute-sanitizer is given, here by the launchers themselves: every kernel of the folder, each result right.
+
+    Without a GPU they run in Triton's interpreter.
+    """
+    monkeypatch.syspath_prepend(str(FOLDER))
+    smoke, bench = importlib.import_module("kernel_smoke"), importlib.import_module("bench_kernels")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    names = [path.stem for path in (FOLDER.parent / "triton_kernels").glob("*.py")]
+    modules = [importlib.import_module(f"caw.triton_kernels.{name}") for name in names]
+    modules = [module for module in modules if hasattr(module, "launch") and module.__name__[-9:] != "launching"]
+    launched: set[tuple[str, str]] = set()
+    ways: set[tuple[str, bool]] = set()
+
+    def noting(module: Any) -> Any:
+        real = module.launch
+
+        def launch(kernel: Any, grid: Any, arguments: Any, **options: Any) -> None:
+            launched.add((module.__name__, kernel.fn.__name__))
+            ways.update((name, arguments[name]) for name in ("FUSED", "HAS_ROWS", "SCALE") if name in arguments)
+            real(kernel, grid, arguments, **options)
+
+        return launch
+
+    for module in modules:
+        monkeypatch.setattr(module, "launch", noting(module))
+        for name, op in list(vars(bench.ops).items()):
+            if isinstance(op, torch._ops.OpOverload) and hasattr(module, name):
+                monkeypatch.setattr(bench.ops, name, getattr(module, name))
+    for case in bench.cases(device, smoke=True):
+        assert bench.checked(case)[1] == {}, case.name
+    there = {(m.__name__, name) for m in modules for name in vars(m) if name.endswith("_kernel")}
+    assert launched == there and len(there) > 10
+    assert {("FUSED", True), ("FUSED", False), ("HAS_ROWS", True), ("SCALE", True), ("SCALE", False)} <= ways
+    assert smoke.small_calls(device)[0][0] == "sibling_attention float16 T=60 "
+
+
+def test_small_data_is_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 copies of 2 rows of logits would all stay in the second-level cache of the GPUs that this is for: 50 MB."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_kernels")
+    row_of_two = 2 * 128_256 * 2
+    assert len(bench.copies_of(lambda: 0, row_of_two, smoke=False)) * row_of_two >= bench.CACHE > 2 * 50e6
+    counts: list[int] = []
+    monkeypatch.setattr(bench, "timer", lambda side, count, device, smoke: counts.append(count) or (lambda: 1.0))
+    case = bench.Case("c", 1, {"caw": lambda i: torch.ones(1)}, lambda: torch.ones(1), "exact", copies=500)
+    bench.run(case, 1, 1.0, "cpu", False)
+    assert counts == [500]
+
+
+def test_a_side_that_no_graph_can_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_kernels")
+
+    def timer(side: Any, count: int, device: str, smoke: bool) -> Any:
+        if side(0).numel() > 1:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return lambda: 1.0
+
+    monkeypatch.setattr(bench, "timer", timer)
+    one, two = torch.ones(1), torch.ones(2)
+    sides = {"caw": lambda i: one, "torch.topk + logsumexp": lambda i: two}
+    row = bench.run(bench.Case("c", 1, sides, lambda: one, "exact"), 2, 1.0, "cpu", False)
+    assert row["us"] == {"caw": 1e6} and row["wrong"] == {
+        "torch.topk + logsumexp": "RuntimeError: operation not permitted when stream is capturing"
+    }
+
+
 def test_slopes_and_floors_of_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     scaling = importlib.import_module("bench_scaling")

@@ -1,0 +1,153 @@
+"""Small calls of every Triton kernel, with what their references say: cases of `bench_kernels.py --smoke`.
+
+For compute-sanitizer, which must see every kernel and every way through it that memory could go wrong, and for machines
+without pytest. Nothing here is a size at which time means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from caw.triton_kernels.commit_step_ref import commit_step_ref
+from caw.triton_kernels.enumerate_candidates_ref import (
+    GREEN,
+    RACE_SCALE,
+    RACE_TOP_K,
+    SELFHASH,
+    enumerate_candidates_ref,
+)  # fmt: skip
+from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.race_values_ref import race_values_ref
+from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+
+from caw import ops
+from caw.decoding.sampling import GumbelNoise
+
+Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row
+SEED, SPLIT, KEY = 5, 200, 0x1234_5678_9ABC_DEF0
+RARE = 1 << 16  # a green list of 0.4 %: most records hold none of it, so that whole rows are scanned
+
+
+def moved(x: Any, device: str) -> Any:
+    """Arguments on another device, each a copy of its own: some are changed in place."""
+    if isinstance(x, (list, tuple)):
+        return [moved(y, device) for y in x]
+    return x.to(device, copy=True) if isinstance(x, torch.Tensor) else x
+
+
+def flat(x: Any) -> torch.Tensor:
+    """All numbers of a result, one after another, as float64 on the CPU."""
+    found = [flat(y) for y in x] if isinstance(x, (list, tuple)) else [x.detach().cpu().double().reshape(-1)]
+    return torch.cat(found)
+
+
+def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Made:
+    batch, heads, kv_heads, slots, dim = 2, 4, 2, 3, 80
+    q = torch.randn(batch, heads, slots, dim).to(dtype)
+    kv, own = (torch.randn(2, batch, kv_heads, n, dim).to(dtype) for n in (size, slots))
+    lengths = torch.tensor([size - 1, size // 2])
+    if "sinks" in options:
+        options["sinks"] = torch.randn(heads).to(dtype)
+    rest = [*own, lengths, 0.1, options.get("window"), options.get("softcap"), options.get("sinks")]
+    name = f"{str(dtype).removeprefix('torch.')} T={size} {' '.join(options)}"
+    row = f"attention/{str(dtype).removeprefix('torch.')}"
+    if not paged:
+        return f"sibling_attention {name}", ops.sibling_attention, sibling_attention_ref, [q, *kv, *rest], row
+    pages, table = torch.randn(2, 2 * size, kv_heads, 4, dim).to(dtype), torch.randperm(2 * size).view(batch, size)
+    arguments = [q, *pages, table.int(), *rest]
+    return f"sibling_attention_paged {name}", ops.sibling_attention_paged, sibling_attention_paged_ref, arguments, row
+
+
+def commit() -> Made:
+    """A full sequence and an inactive one among them; fewer candidates forwarded than there are slots."""
+    layers, batch, heads, size, dim, slots, vocab_size = 2, 3, 2, 9, 80, 4, 2500
+    store, scratch = torch.zeros(layers, 2, batch, heads, size, dim), torch.randn(layers, 2, batch, slots, heads, dim)
+    tensors = [store, scratch, torch.tensor([1, 0, 1]), torch.tensor([0, 4, 8]), torch.tensor([True, False, True])]
+    records = [topk_softmax_ref(torch.randn(batch, 200), 100) for _ in range(3)]
+    logits, step_logits = torch.randn(batch, vocab_size), torch.randn(batch, 2, vocab_size)
+    arguments = [*tensors, logits, step_logits, [*records[0], *records[1]], list(records[2])]
+
+    def changed(op: Any) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            op(*given)
+            kept = [given[0][:, :, b, :, :n] for b, n in enumerate(given[3].tolist())]
+            return [*kept, given[3], given[5], *given[7]]
+
+        return call
+
+    return "commit_step", changed(ops.commit_step), changed(commit_step_ref), arguments, "exact"
+
+
+def ladder(scheme: int, width: int, full: float) -> Made:
+    scores = torch.randn(3, 2500) * 2
+    values, ids, _, _ = topk_softmax_ref(scores, 100)
+    context = torch.randint(-1, 2500, (3, width))
+    numbers = [KEY, scheme, RARE, full, 1.0]
+
+    def reached(op: Any) -> Callable[..., Any]:
+        """Candidates, counts and the needs that count; beyond them needs are undefined."""
+
+        def call(*given: Any) -> Any:
+            candidates, needs, counts = op(*given)
+            there = torch.arange(needs.shape[1], device=needs.device)[None] < counts[:, None]
+            return candidates, torch.where(there & needs.isfinite(), needs, 0.0), counts
+
+        return call
+
+    name, row = f"enumerate_candidates scheme {scheme}", "float32" if scheme == RACE_SCALE else "exact"
+    arguments = [values, ids, values, scores, context, *numbers]
+    return name, reached(ops.enumerate_candidates), reached(enumerate_candidates_ref), arguments, row
+
+
+def evaluator() -> list[Made]:
+    inputs, hidden = 333, 128
+    shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+    features = [torch.rand(2, inputs), [torch.rand(shape) / 10 + 0.05 for shape in shapes]]
+    rungs = [torch.arange(6).view(2, 3), torch.tensor([[1.0, 2, 7], [1, 4, 5]]), torch.tensor([3, 2])]
+    choice = [*rungs, torch.tensor([0.3, 0.6]), 1, 10.0]
+    return [
+        ("evaluate_capacity", ops.evaluate_capacity, evaluate_capacity_ref, features, "evaluator"),
+        ("select_candidate", ops.select_candidate, select_candidate_ref, choice, "exact"),
+    ]  # fmt: skip
+
+
+def draws(device: str) -> list[Made]:
+    """What needs the PRF alone; Gumbel draws where there is a kernel for them."""
+    scores, key = torch.randn(2, 2500), torch.tensor([KEY & 0xFFFFFFFF, KEY >> 32])
+    values, ids, _, _ = topk_softmax_ref(scores, 100)
+    context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
+    found: list[Made] = [
+        (f"green_argmax selfhash={own}", ops.green_argmax, green_argmax_ref,
+         [scores, context, key, RARE, own, wanted], "exact") for own in (False, True)
+    ]  # fmt: skip
+    found.append(("race_values", ops.race_values, race_values_ref, [values, ids, values, context, key], "margin/race"))
+    if ops.has_kernel("sampling_noise", device):
+        streams, positions = torch.tensor([[1, 2], [3, 4]]), torch.tensor([3, 2**40])
+        noise = GumbelNoise.of(SEED, torch.device("cpu"), native=False)
+        arguments = [torch.cat([streams, positions[:, None]], dim=1), noise.key - (noise.key >> 63 << 64), 1100]
+        found.append(("sampling_noise", ops.sampling_noise, lambda *_: noise(streams, positions, 1100), arguments,
+                      "float32"))  # fmt: skip
+    return found
+
+
+def small_calls(device: str) -> Sequence[Made]:
+    """Every kernel: one part and several, half precision and float32, options, pages, long and short vocabularies."""
+    torch.manual_seed(SEED)
+    options = {"window": 70, "softcap": 3.0, "sinks": True}
+    return [
+        attention(torch.float16, 60, False), attention(torch.float16, SPLIT, False),
+        attention(torch.bfloat16, SPLIT, False, **options), attention(torch.float32, SPLIT, False),
+        attention(torch.float16, SPLIT, True), attention(torch.bfloat16, 60, True, **options),
+        *[(f"topk_softmax {v} {dtype}", ops.topk_softmax, lambda *a: topk_softmax_ref(*a),
+           [torch.randn(3, v).to(dtype), 100, torch.tensor([2, 0])], "softmax")
+          for v, dtype in ((60, torch.float32), (4500, torch.float16), (4500, torch.float32))],
+        commit(), *evaluator(),
+        *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
+        *draws(device),
+    ]  # fmt: skip
