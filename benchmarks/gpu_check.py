@@ -2,13 +2,15 @@
 
     python benchmarks/gpu_check.py [--out FOLDER] [--arch 90] [--scale 1.0] [--only PART ...]
 
-Needs torch with CUDA, Triton, transformers and nvcc; no network, no model file. Parts that need a package which is not
-there (pytest, hypothesis) say so and are left out. Parts run one after another, each within its own time and what those
-before it left over, so that a slow one cannot eat the rest: build, tests of the kernels and of the captured step
-compiled on the GPU, compute-sanitizer on every kernel, kernels against bandwidth and torch, generation against this
-library's unwatermarked decode and transformers. A part out of time is interrupted with all that it started; what
-benchmarks had measured until then is kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the
-summary (at most 100 lines) comes last. The exit code is 0 if every part ran to its end without fault, else 1.
+Needs torch with CUDA, nvcc and what this library depends on (transformers, Triton, NumPy, SciPy, safetensors, rich,
+typer); no network, no model file. Parts that need a package which is not there (those, or pytest and hypothesis) say so
+and are left out. Parts run one after another, each within its own time and what those before it left over, so that a
+slow one cannot eat the rest: build, one small call of every kernel against its reference (which asks for no pytest),
+tests of the kernels and of the captured step compiled on the GPU, compute-sanitizer on every kernel, kernels against
+bandwidth and torch, generation against this library's unwatermarked decode and transformers. A part out of time is
+interrupted with all that it started; what benchmarks had measured until then is kept. FOLDER gets parts.log,
+summary.json and a .json of each benchmark; the summary (at most 100 lines) comes last. The exit code is 0 if every part
+ran to its end without fault, else 1.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ PYTHON = sys.executable
 SUMMARY_LINES, LINE_LENGTH = 100, 200
 TOTAL = 525  # seconds for all parts, whatever their own limits
 GRACE = 5  # seconds between asking a part to stop and killing it
+LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,13 @@ class Part:
 
 def parts(out: Path, arch: str) -> list[Part]:
     """What is checked, in this order."""
-    return [*build_parts(arch), test_part(), *sanitizer_parts(), *benchmark_parts(out)]
+    return [*build_parts(arch), Part("small_calls", 26, smoke(), 2, needs=LIBRARY), test_part(), *sanitizer_parts(),
+            *benchmark_parts(out)]  # fmt: skip
+
+
+def smoke() -> list[str]:
+    """Every kernel on small shapes, against its reference."""
+    return [PYTHON, str(ROOT / "benchmarks/bench_kernels.py"), "--smoke", "--device", "cuda", "--rounds", "1"]
 
 
 def build_parts(arch: str) -> list[Part]:
@@ -61,7 +70,7 @@ def build_parts(arch: str) -> list[Part]:
     # Triton's kernels, which are most of what is measured, need only the package to be found
     without = {"CAW_BUILD_CUDA": "0", "MAX_JOBS": "16"}
     return [
-        Part("build", 120, install, 3, cuda),
+        Part("build", 100, install, 2, cuda),
         Part("build_without_cuda", 60, install, 2, without, if_failed="build"),
     ]
 
@@ -76,27 +85,28 @@ def test_part() -> Part:
         "tests/decoding/test_capture.py::test_captured_on_a_gpu",
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
-    return Part("tests", 90, [*found, *files], 12, {"CAW_REQUIRE_GPU": "1"}, needs=("pytest", "hypothesis"))
+    return Part("tests", 90, [*found, *files], 10, {"CAW_REQUIRE_GPU": "1"}, needs=(*LIBRARY, "pytest", "hypothesis"))
 
 
 def sanitizer_parts() -> list[Part]:
-    """Every kernel on small shapes. Memory comes straight from the driver: a cache would hide what is out of bounds."""
+    """The same calls watched. Memory comes straight from the driver: a cache would hide what is out of bounds."""
     tool = find_tool("compute-sanitizer")
-    smoke = [PYTHON, str(ROOT / "benchmarks/bench_kernels.py"), "--smoke", "--device", "cuda", "--rounds", "1"]
     options = ["--error-exitcode", "9", "--print-limit", "5"]
     memory = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return [Part(name, 40, [tool, "--tool", name, *options, *smoke], 3, memory) for name in ("memcheck", "racecheck")]
+    watched = {name: [tool, "--tool", name, *options, *smoke()] for name in ("memcheck", "racecheck")}
+    return [Part(name, 40, command, 2, memory, LIBRARY) for name, command in watched.items()]
 
 
 def benchmark_parts(out: Path) -> list[Part]:
     kernels = [PYTHON, str(ROOT / "benchmarks/bench_kernels.py"), "--rounds", "10", "--out", str(out / "kernels.json")]
-    found = [Part("kernels", 80, kernels, 34)]
+    found = [Part("kernels", 74, kernels, 34, needs=LIBRARY)]
     shapes = [PYTHON, "-m", "caw.cli", "benchmark", "--shapes", "llama-2-7b", "--dtype", "float16", "--tokens", "96"]
     for batch, prompt, rounds, others in ((1, 1024, 5, ",transformers"), (8, 1024, 5, ""), (32, 512, 3, "")):
         name = f"generate_b{batch}"
         options = ["--modes", f"kgw+caw,exp+caw{others}", "--batch", str(batch), "--prompt", str(prompt)]
         options += ["--rounds", str(rounds), "--max-seconds", "22", "--json", str(out / f"{name}.json")]
-        found.append(Part(name, 50, [*shapes, *options], 8, {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}))
+        environment = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
+        found.append(Part(name, 50, [*shapes, *options], 8, environment, (*LIBRARY, "rich", "typer")))
     return found
 
 

@@ -172,6 +172,9 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
     assert gpu_check.summary(results)[-1] == "x" and "---- generate_b32" in gpu_check.summary(results)
     written = [word for part in found for word in part.command if word.endswith(".json")]
     assert len(written) == len(set(written)) == 4
+    # with nothing but torch and Triton they say what they lack instead of failing at an import
+    assert all({"scipy", "transformers"} <= set(p.needs) for p in found if not p.name.startswith("build"))
+    assert [p.name for p in found if "pytest" in p.needs] == ["tests"]
     for part in found:  # what is named must be there
         for word in part.command:
             path = word.removeprefix("--ignore=").split("::")[0]
