@@ -122,7 +122,7 @@ def detect(
             for name, mark in marks.items()
         }
         task = Task(detectors, fpr, as_json, scores, regions, html)
-        _check(task, qq, null)
+        _check(task, qq, null, power)
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
         items, bad = read_items(given, field)
         task = _with_tokenizer(task, items, tokenizer)
@@ -152,10 +152,18 @@ def _watermarks(config: Path | None, name: str, key: str | None, options: dict[s
     return {name: mark}
 
 
-def _check(task: Task, qq: Path | None, null: str | None) -> None:
+def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> None:
     """Refuse options that would do nothing."""
     if task.scores and not task.as_json:
         raise ValueError("--scores belongs to --json, which is missing; add --json")
+    report = "--null-report" if null is not None else "--power" if power is not None else None
+    for option, given in (("--scores", task.scores), ("--regions", task.regions), ("--html", task.html is not None)):
+        if report and given:
+            raise ValueError(f"{option} shows single texts, got {report}, which reports on all of them; leave one out")
+    if task.regions and any(d.weights is not None or d.mode != "exact" for d in task.detectors.values()):
+        raise ValueError("--regions are tested in --mode exact without --weights, got another; leave one out")
+    if (task.regions or null is not None) and any(d.watermark.code is not None for d in task.detectors.values()):
+        raise ValueError("--regions and --null-report take no payload, got payload bits; leave --payload-bits out")
     if qq is not None and null is None:
         raise ValueError("--qq belongs to --null-report, which is missing; add it")
     if task.only is None and (task.regions or task.html):

@@ -49,7 +49,7 @@ def _candidate(entry: Any, where: str) -> tuple[str, Watermark]:
         raise ValueError(f"{where} must be a mapping of names to values, got {type(entry).__name__}; indent it")
     values = dict(entry)
     kind = values.pop("watermark", "kgw")
-    if kind not in opt.WATERMARKS:
+    if not isinstance(kind, str) or kind not in opt.WATERMARKS:
         raise ValueError(f"{where}: watermark must be one of {', '.join(opt.WATERMARKS)}, got {kind!r}; choose one")
     cls = opt.WATERMARKS[kind][0]
     key, variable = values.pop("key", None), values.pop("key_env", None)

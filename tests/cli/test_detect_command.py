@@ -71,6 +71,7 @@ BAD_CONFIGS = [
     ("nothing: 1", "must hold a list `candidates`"),
     ("candidates: [3]", "must be a mapping"),
     ("candidates: [{watermark: nil, key: 1}]", "watermark must be one of"),
+    ("candidates: [{watermark: [kgw], key: 1}]", "watermark must be one of"),
     ("candidates: [{key: 1, key_env: X}]", "one of key and key_env, got both"),
     ("candidates: [{key_env: CAW_NO_SUCH_VARIABLE}]", "expected a key in CAW_NO_SUCH_VARIABLE"),
     ("candidates: [{key: 1, top_k: 3}]", "'top_k' is no parameter of kgw"),
@@ -95,6 +96,11 @@ REFUSED = [
     (["--text", "x", "--format", "klingon"], "format must be one of native"),
     (["--text", "x", "--weights", "no-such-table"], "expected a table of weights"),
     (["--text", "x", "--null-report", "y"], "got --text and --null-report"),
+    (["--power", "y", "--html", "page.html"], "--html shows single texts, got --power"),
+    (["--null-report", "y", "--regions"], "--regions shows single texts, got --null-report"),
+    (["--null-report", "y", "--payload-bits", "8"], "take no payload, got payload bits"),
+    (["--text", "x", "--regions", "--payload-bits", "8"], "take no payload, got payload bits"),
+    (["--text", "x", "--regions", "--mode", "compat"], "--regions are tested in --mode exact"),
     (["--text", "x", "--config", "c.yaml", "--gamma", "0.5"], "--config says everything"),
 ]
 

@@ -60,7 +60,7 @@ def test_page(watermark: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [{}, {"weights": TokenWeights(np.full(300, 7))}, {"watermark": KGW(key=2, payload_bits=8)},
-     {"watermark": SynthID("k")}, {"mode": "compat"}, {"mid_p": True}],
+     {"watermark": SynthID("k", depth=8)}, {"mode": "compat"}, {"mid_p": True}],
     ids=["plain", "weighted", "payload", "synthid", "compat", "mid-p"],
 )  # fmt: skip
 def test_the_curve_ends_at_the_p_value(options: dict[str, Any]) -> None:
@@ -85,19 +85,19 @@ def test_frequencies(p: float, expected: str) -> None:
     assert once_in(p).startswith(expected)
 
 
-@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1), SynthID("k"), EXP(key=1, format="vllm-dual")])
+@pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1), SynthID("k", depth=8), EXP(key=1, format="vllm-dual")])
 def test_unmarked_tokens_lean_neither_way(watermark: Any, tmp_path: Path) -> None:
     """The mean lean of a colour's tokens, from their titles: as many shares for as against, in the null's units."""
     detector = Detector(None, watermark)
-    result = detector(np.random.default_rng(1).integers(0, 5000, 600).tolist())
+    result = detector(np.random.default_rng(1).integers(0, 5000, 200).tolist())
     write_html(tmp_path / "page.html", [("ids", result, [])], detector)  # type: ignore[list-item]
     page = (tmp_path / "page.html").read_text()
     sides = {side: page.count(f"var(--{side}) ") for side in ("for", "against")}
-    assert min(sides.values()) > 90 and sum(sides.values()) > 590
+    assert min(sides.values()) > 30 and sum(sides.values()) > 190
     null, variance = watermark.null_moments
     scores = np.array([s for s in result.token_scores if s is not None])  # type: ignore[union-attr]
     assert abs(scores.mean() - null) < 4.9 * np.sqrt(variance / len(scores))
-    assert 0.7 < scores.var() / variance < 1.4
+    assert 0.4 < scores.var() / variance < 2.5
 
 
 def test_sentences() -> None:
