@@ -136,7 +136,9 @@ def _forward(model: Any, rows: Sequence[tuple[int, ...]], first: int) -> tuple[t
     ids = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=model.device)
     arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        arguments["logits_to_keep"] = longest - first  # the vocabulary's rows cost most of the memory
+        # the vocabulary's rows cost most of the memory. By index, not by count: that would hand a strided slice to the
+        # head, which torch multiplies 16 times slower in bfloat16 on a CPU
+        arguments["logits_to_keep"] = torch.arange(first, longest, device=ids.device)
     logits = model(**arguments).logits
     return logits, longest - logits.shape[1]
 
