@@ -37,6 +37,7 @@ def generate(results: Path) -> str:
                 lines.append(f"| {case} | {name} | does not work here | | | |")
                 continue
             ratio, memory = row["ratio"], f"{row['peak_ratio']:.3f}" if "peak_ratio" in row else ""
+            case += f", {row['tokens']} new tokens, {ratio['n']} rounds"
             lines.append(
                 f"| {case} | {name} | {row['ms_per_token']['median']:.1f} | {ratio['median']:.2f} "
                 f"({ratio['low']:.2f} - {ratio['high']:.2f}) | {row['first_ratio']['median']:.2f} | {memory} |"
@@ -50,7 +51,9 @@ def stages(results: Path) -> str:
     for _, found in read(results, "stages*.json"):
         for dtype, batch in dict.fromkeys((row["dtype"], row["batch"]) for row in found["rows"]):
             own = {r["mode"]: r for r in found["rows"] if (r["dtype"], r["batch"]) == (dtype, batch)}
-            parts.append(f"Milliseconds a step, {dtype}, batch {batch}:\n\n{stages_table(own)}")
+            about = found["arguments"]
+            case = f"{dtype}, batch {batch}, prompt {about['prompt']}, {about['tokens']} new tokens"
+            parts.append(f"Milliseconds a step, {case}, {about['rounds']} rounds:\n\n{stages_table(own)}")
     return "\n\n".join(parts) or NONE
 
 
