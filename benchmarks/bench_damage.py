@@ -4,8 +4,11 @@ collect: greedy answers to GSM8K train questions; at random places a candidate o
 of a random list) takes the token's place; the model goes on greedily; label: does the final answer change? The records
 that a decoder has at that moment are kept: p_{i-1}, p_i, and p_{i+1} given the original and given the candidate.
 analyse: which scores tell harmful changes from harmless ones, cross-validated over questions.
+fit: an evaluator of damage from the inputs that the given one has; its figure on questions that it did not see is
+the mean of two halves, each judged by a fit to the other.
 
-    python benchmarks/bench_damage.py --model MODEL --evaluator NAME --data-dir DATA --folder OUT --json damage.json
+    python benchmarks/bench_damage.py --model MODEL --evaluator NAME --data-dir DATA --folder OUT --json damage.json \
+        --fit damage.safetensors
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,10 +27,12 @@ import torch
 import caw
 from caw.evaluation.tasks import GSM8K
 from caw.evaluator import Evaluator
+from caw.evaluator.fit_damage import fit_damage
 from caw.evaluator.token_classes import CLASSES, class_mass
 from caw.record import Record
 
 GAMMA = 0.25
+KEPT = "changes.npz"
 RECORDS = ("before", "here", "original", "candidate")
 
 
@@ -100,19 +106,58 @@ def changes_of(
     return rows
 
 
-def inputs(data: dict[str, np.ndarray], evaluator: Evaluator) -> dict[str, np.ndarray]:
-    """Scores and small inputs [N] or [N, n] of every change."""
+def records_of(data: dict[str, np.ndarray]) -> dict[str, Record]:
+    """The records of all changes by name, [N, K]."""
     records = {}
     for name in RECORDS:
         probs, ids = torch.from_numpy(data[f"probs_{name}"]), torch.from_numpy(data[f"ids_{name}"])
         records[name] = Record(probs.clamp_min(1e-30).log(), ids, probs, torch.zeros(len(probs)))
-    table = evaluator.token_class
+    return records
+
+
+def features_of(records: dict[str, Record], evaluator: Evaluator, after: str = "original") -> torch.Tensor:
+    """Inputs of the evaluator [N, size], what follows being that of the original or of the candidate."""
+    return evaluator.spec.assemble([records["before"], records["here"], records[after]], evaluator.token_class)
+
+
+def fit(data: dict[str, np.ndarray], evaluator: Evaluator, path: Path, made_from: dict[str, Any]) -> dict[str, Any]:
+    """Write the evaluator of damage fitted to all changes; figures of two halves of the questions, each unseen."""
+    from sklearn.metrics import roc_auc_score
+
+    features, changed, question = features_of(records_of(data), evaluator), data["changed"], data["question"]
+    names = np.unique(question)
+    first = np.isin(question, names[: len(names) // 2])
+    scores = np.zeros(len(changed))
+    for train in (first, ~first):
+        half, _ = fit_damage(evaluator, features[train], changed[train], question[train])
+        scores[~train] = half.logits(features[~train]).detach().numpy()
+    with torch.inference_mode():
+        own = evaluator.logits(features).numpy()
+    gains, unseen = [], {}
+    for part, rows in (("first half", first), ("second half", ~first)):
+        unseen[part] = [round(float(roc_auc_score(changed[rows], s[rows])), 4) for s in (scores, own)]
+    for low in bootstrap(question):
+        gains.append(
+            np.mean([roc_auc_score(changed[r], scores[r]) - roc_auc_score(changed[r], own[r])
+                     for r in (low[first[low]], low[~first[low]])])
+        )  # fmt: skip
+    found = {
+        "unseen": {"auroc_damage_and_given": unseen, "gain_ci": np.quantile(gains, [0.025, 0.975]).round(4).tolist()}
+    }
+    made, figures = fit_damage(evaluator, features, changed, question, {**evaluator.provenance, **made_from})
+    made.provenance["damage"] = {**figures, **found}
+    made.save(path)
+    return made.provenance["damage"]
+
+
+def inputs(data: dict[str, np.ndarray], evaluator: Evaluator) -> dict[str, np.ndarray]:
+    """Scores and small inputs [N] or [N, n] of every change."""
+    records, table = records_of(data), evaluator.token_class
     assert table is not None
 
     def capacity(after: str) -> np.ndarray:
-        window = [records["before"], records["here"], records[after]]
         with torch.inference_mode():
-            return evaluator(evaluator.spec.assemble(window, table)).numpy()
+            return evaluator(features_of(records, evaluator, after)).numpy()
 
     def logit(p: np.ndarray) -> np.ndarray:
         return np.log(np.clip(p, 1e-4, 1 - 1e-4)) - np.log1p(-np.clip(p, 1e-4, 1 - 1e-4))
@@ -210,14 +255,25 @@ def interval(labels: np.ndarray, score: np.ndarray, question: np.ndarray, resamp
     """95 % interval of the AUROC, questions resampled with all their changes."""
     from sklearn.metrics import roc_auc_score
 
-    rng, names = np.random.default_rng(0), np.unique(question)
-    rows = {name: np.flatnonzero(question == name) for name in names}
-    values = []
-    for _ in range(resamples):
-        drawn = np.concatenate([rows[name] for name in rng.choice(names, len(names))])
-        values.append(roc_auc_score(labels[drawn], score[drawn]))
+    values = [roc_auc_score(labels[drawn], score[drawn]) for drawn in bootstrap(question, resamples)]
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
+
+
+def bootstrap(question: np.ndarray, resamples: int = 500) -> Iterator[np.ndarray]:
+    """Rows of questions drawn with replacement, each with all its changes."""
+    rng, names = np.random.default_rng(0), np.unique(question)
+    rows = {name: np.flatnonzero(question == name) for name in names}
+    for _ in range(resamples):
+        yield np.concatenate([rows[name] for name in rng.choice(names, len(names))])
+
+
+def joined(folders: Sequence[Path]) -> dict[str, np.ndarray]:
+    """Changes of all folders; questions of different folders are different."""
+    parts = [dict(np.load(folder / KEPT)) for folder in folders]
+    for number, part in enumerate(parts):
+        part["question"] = part["question"] + number * 1_000_000
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def main() -> None:
@@ -227,22 +283,27 @@ def main() -> None:
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--folder", type=Path, required=True, help="keeps changes.npz, so that they are made once")
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--also", type=Path, nargs="+", default=[], help="folders of earlier runs on other questions")
+    parser.add_argument("--fit", type=Path, help="write an evaluator of damage (.safetensors)")
     parser.add_argument("--first", type=int, default=6800)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--changes", type=int, default=5)
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
-    kept = args.folder / "changes.npz"
-    if not kept.is_file():
+    if not (args.folder / KEPT).is_file():
         args.folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(kept, **collect(args))
-    data = dict(np.load(kept))
+        np.savez_compressed(args.folder / KEPT, **collect(args))
+    data, evaluator = joined([args.folder, *args.also]), Evaluator.load(args.evaluator)
     command = (
         f"python benchmarks/bench_damage.py --model {Path(args.model).name} --evaluator {args.evaluator} "
         f"--data-dir DATA --folder OUT --json damage.json --first {args.first} --questions {args.questions} "
-        f"--changes {args.changes}"
+        f"--changes {args.changes}{' --also ' + ' '.join(['ANOTHER'] * len(args.also)) if args.also else ''}"
+        f"{' --fit damage.safetensors' if args.fit else ''}"
     )
-    result = {"model": Path(args.model).name, **analyse(data, Evaluator.load(args.evaluator)), "command": command}
+    result = {"model": Path(args.model).name, **analyse(data, evaluator), "command": command}
+    if args.fit:
+        result["fit"] = fit(data, evaluator, args.fit, {"command": command})
+        print(result["fit"])
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     for row in result["rows"]:
         print(row)
