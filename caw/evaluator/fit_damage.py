@@ -35,7 +35,7 @@ def fit_damage(
         changed: bool [N], whether the answer changed. questions: int [N]; no question is in two folds.
 
     The penalty is the one of the greatest AUROC over folds. Logits are stretched and shifted to the mean and deviation
-    of the given evaluator's on the same rows: that changes no order, and theta protects about as many tokens as with it.
+    of the given evaluator's on the same rows: no order changes, and theta protects about as many tokens as with it.
     Deterministic. Raises ValueError where an answer never or always changes or the questions are fewer than folds.
     """
     x = ((features - evaluator.mean) / evaluator.scale).double().numpy()
