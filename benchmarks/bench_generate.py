@@ -75,7 +75,8 @@ def main() -> int:
     runs = SETS[arguments.set]
     if unknown := set(arguments.only or []) - set(runs):
         parser.error(f"expected runs among {', '.join(runs)}, got {', '.join(sorted(unknown))}")
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # of other libraries; what spoils a figure is said
+    warnings.filterwarnings("always", module=r"caw\.benchmark")
     for name, settings in runs.items():
         if arguments.only is not None and name not in arguments.only:
             continue
