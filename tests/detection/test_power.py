@@ -42,7 +42,7 @@ def test_nothing_is_expected_of_tests_that_the_formula_does_not_know() -> None:
         Detector(None, KGW(key=1), mid_p=True),
         Detector(None, KGW(key=1), mode="compat"),
         Detector(None, KGW(key=1, payload_bits=4)),
-        Detector(None, SynthID("k")),
+        Detector(None, SynthID("k", depth=4)),
         Detector(None, EXP(key=1, format="vllm-dual")),
     ):
         rows = power_table(list(texts), detector, lengths=(50,))
