@@ -110,6 +110,7 @@ def _count(value: Any) -> str:
 def equal_detection_table(data: ReportData) -> Table:
     """Accuracy of each policy minus that of a fixed strength which is found as well."""
     measures = {"tpr_at_fpr_1e2": "TPR at 1 %", "tpr_at_fpr_1e3": "TPR at 0.1 %", "z_mean": "mean z"}
+    measures |= {f"weighted_{name}": f"weighted {text}" for name, text in measures.items()}
     rows = [
         (
             str(r["model"]), str(r["task"]), data.label(Setting(r["model"], r["task"], r["watermark"], r["policy"])),

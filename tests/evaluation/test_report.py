@@ -17,10 +17,18 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from caw.cli import app
+from caw.evaluation.quality import MEASURES
 from caw.evaluation.report import write_report
 from caw.evaluation.report_data import ReportData, Setting, read_report_data, robustness, setting_of_cell
 from caw.evaluation.report_plots import INK, robustness_plot, svg
-from caw.evaluation.report_tables import Table, comparisons, main_table, perplexity_table, robustness_table
+from caw.evaluation.report_tables import (
+    Table,
+    comparisons,
+    equal_detection_table,
+    main_table,
+    perplexity_table,
+    robustness_table,
+)
 from caw.evaluation.store import Store
 
 
@@ -67,6 +75,17 @@ def test_settings_of_cells() -> None:
     assert setting_of_cell("qwen2.5.gsm8k.kgw.caw-0.6.1", "kgw") == (Setting("qwen2.5", "gsm8k", "kgw", "caw-0.6"), 1)
     with pytest.raises(ValueError, match=r"must be MODEL\.TASK"):
         setting_of_cell("a.b.c")
+
+
+def test_measures_of_equal_detection_have_names(data: ReportData) -> None:
+    row = {
+        "model": MODEL, "task": TASK, "watermark": "kgw", "policy": "hard", "target_measure": 0.5, "accuracy": 0.5,
+        "accuracy_fixed": 0.4, "difference": 0.1, "difference_ci": [0.0, 0.2], "inside": True, "n": 9,
+    }  # fmt: skip
+    every = ReportData(data.rows, kinds=data.kinds, equal_detection=[{**row, "measure": m} for m in MEASURES])
+    names = [cells[3] for cells in equal_detection_table(every).rows]
+    assert names[:3] == ["TPR at 1 %", "TPR at 0.1 %", "mean z"]
+    assert names[3:] == ["weighted TPR at 1 %", "weighted TPR at 0.1 %", "weighted mean z"]
 
 
 def test_table_1(data: ReportData) -> None:
