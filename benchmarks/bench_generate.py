@@ -38,6 +38,10 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
         "cpu_bfloat16": replace(
             CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), prompts=(32,), rounds=4
         ),
+        "cpu_long": replace(
+            CPU, dtype="float32", modes=("kgw+caw", "kgw+caw/sequential", "exp+caw", "transformers"), batches=(1, 8),
+            prompts=(128,), tokens=200,
+        ),
     },
     "gpu": {
         **{name: replace(GPU, shapes=name) for name in ("llama-2-7b", "llama-2-13b", "llama-3-8b", "qwen2.5-1.5b")},
