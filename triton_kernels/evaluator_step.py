@@ -45,13 +45,19 @@ def _choose(candidates_ptr, needs_ptr, count, strength, full, M, RULE: tl.conste
 
 
 @triton.jit
+def _at_least(x, low):
+    """max(x, low) that keeps NaN, as the reference does: `tl.maximum` would make it `low`, which is full strength."""
+    return tl.where(x < low, low, x)
+
+
+@triton.jit
 def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
     """Features of one position at columns o_k."""
     x = tl.load(probs_ptr + o_k, mask=m_k, other=1.0)
     if TRANSFORM != RAW:
-        x = tl.log(tl.maximum(x, PROB_FLOOR))
+        x = tl.log(_at_least(x, PROB_FLOOR))
     if TRANSFORM == GAP:
-        x = tl.where(o_k == 0, x, tl.log(tl.maximum(tl.load(probs_ptr), PROB_FLOOR)) - x)
+        x = tl.where(o_k == 0, x, tl.log(_at_least(tl.load(probs_ptr), PROB_FLOOR)) - x)
     return x
 
 
@@ -99,7 +105,7 @@ def _evaluator_kernel(
     if EXTRA > 0:
         p_x = extra_ptr + i_b * stride_extra
         hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, POSITIONS * K, EXTRA, RAW, BLOCK_F)
-    hidden = tl.maximum(hidden, 0.0)
+    hidden = _at_least(hidden, 0.0)
     logit = tl.load(b3_ptr)
     for j in range(0, H, BLOCK_J):
         o_j = j + tl.arange(0, BLOCK_J)
@@ -107,12 +113,13 @@ def _evaluator_kernel(
         p_w = w2_ptr + o_j[:, None] * H + o_h[None, :]
         b_w = tl.load(p_w, mask=m_j[:, None] & m_h[None, :], other=0.0)  # [BLOCK_J, BLOCK_H]
         y = tl.sum(b_w * hidden[None, :], 1) + tl.load(b2_ptr + o_j, mask=m_j, other=0.0)
-        logit += tl.sum(tl.maximum(y, 0.0) * tl.load(w3_ptr + o_j, mask=m_j, other=0.0), 0)
+        logit += tl.sum(_at_least(y, 0.0) * tl.load(w3_ptr + o_j, mask=m_j, other=0.0), 0)
     capacity = 1.0 / (1.0 + tl.exp(-logit))
     if HAS_LADDER:
-        clamped = tl.minimum(tl.maximum(capacity, LOW), HIGH)
+        clamped = _at_least(capacity, LOW)
+        clamped = tl.where(clamped > HIGH, HIGH, clamped)
         safe = tl.where(theta > 0, theta, 1.0)
-        strength = beta * tl.maximum(tl.div_rn(theta - clamped, safe), 0.0)
+        strength = beta * _at_least(tl.div_rn(theta - clamped, safe), 0.0)
         strength = tl.where(theta > 0, strength, 0.0)
         waiting = tl.load(pending_ptr + i_b) >= 0
         strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)

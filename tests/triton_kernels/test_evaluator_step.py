@@ -129,6 +129,24 @@ def test_theta_zero_protects_everything(device):
     assert not strength.any() and not choice.any()
 
 
+@pytest.mark.parametrize("rule", ["top_k", "scale"])
+@pytest.mark.parametrize("transform", ref.TRANSFORMS)
+def test_what_is_not_a_number_marks_nothing(device, transform, rule):
+    """Records of broken logits: capacity and strength are NaN, the first candidate is taken, other rows are as ever."""
+    from caw.triton_kernels.evaluator_step import evaluator_step
+
+    spec, rule = FeatureSpec(transform=transform), RULES.index(rule)
+    parts = records(3, spec.positions)
+    parts[1][1] = float("nan")
+    arguments = [parts, network(spec, 8).weights(), *ladder(3, 5, rule), torch.full((3,), -1), torch.ones(3),
+                 torch.ones(3), 100, ref.TRANSFORMS.index(transform), 0.9, 1.0, rule, 20.0]  # fmt: skip
+    capacity, strength, choice = (x.cpu() for x in evaluator_step(*(move(device, x) for x in arguments)))
+    expected = ref.evaluator_step_ref(*arguments)
+    assert capacity[1].isnan() and strength[1].isnan() and choice[1] == expected[2][1] == 0
+    assert expected[1][1].isnan() and bool(strength[[0, 2]].isfinite().all())
+    assert torch.equal(choice, expected[2])
+
+
 @pytest.mark.parametrize("batch, inputs, hidden", [(1, 1, 1), (3, 300, 128), (2, 101, 77), (2, 400, 512)])
 def test_capacity_equals_the_reference(device, batch, inputs, hidden):
     from caw.triton_kernels.evaluator_step import evaluate_capacity
