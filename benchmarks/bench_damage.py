@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 import caw
 from caw.evaluation.tasks import GSM8K
@@ -141,13 +142,20 @@ def fit(data: dict[str, np.ndarray], evaluator: Evaluator, path: Path, made_from
             np.mean([roc_auc_score(changed[r], scores[r]) - roc_auc_score(changed[r], own[r])
                      for r in (low[first[low]], low[~first[low]])])
         )  # fmt: skip
+    made, figures = fit_damage(evaluator, features, changed, question)
     found = {
-        "unseen": {"auroc_damage_and_given": unseen, "gain_ci": np.quantile(gains, [0.025, 0.975]).round(4).tolist()}
-    }
-    made, figures = fit_damage(evaluator, features, changed, question, {**evaluator.provenance, **made_from})
-    made.provenance["damage"] = {**figures, **found}
+        **figures,
+        "unseen": {
+            "auroc_damage_and_given": unseen, "gain_ci": np.quantile(gains, [0.025, 0.975]).round(4).tolist()
+        },
+    }  # fmt: skip
+    made.provenance.update(
+        {"model": evaluator.provenance["model"], "trained_on": "damage: does the answer change with the token?",
+         "features": evaluator.spec.to_dict(), "metrics": found, **made_from}
+    )  # fmt: skip
     made.save(path)
-    return made.provenance["damage"]
+    path.with_suffix(".json").write_text(json.dumps(made.provenance, indent=1) + "\n")
+    return found
 
 
 def inputs(data: dict[str, np.ndarray], evaluator: Evaluator) -> dict[str, np.ndarray]:
@@ -302,7 +310,12 @@ def main() -> None:
     )
     result = {"model": Path(args.model).name, **analyse(data, evaluator), "command": command}
     if args.fit:
-        result["fit"] = fit(data, evaluator, args.fit, {"command": command})
+        made_from = {
+            "data": {"questions": "gsm8k/train, 5 examples before each", "licence": "MIT, (c) 2021 OpenAI"},
+            "evaluator": args.evaluator, "dtype": args.dtype, "command": command,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        }  # fmt: skip
+        result["fit"] = fit(data, evaluator, args.fit, made_from)
         print(result["fit"])
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     for row in result["rows"]:
