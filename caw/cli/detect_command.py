@@ -97,9 +97,9 @@ def detect(
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
 
-    Give the key, watermark and parameters that the text was generated with. The p-value is the probability that a text
-    without this watermark scores as high. The exit code says whether the test ran, not what it found: 0 it ran, 1 some
-    lines of --input were bad, 2 bad usage.
+    Give the key, watermark and parameters that the text was generated with. The p-value is the share of all keys under
+    which this text, if it is not marked, would score as high. The exit code says whether the test ran, not what it
+    found: 0 it ran, 1 some lines of --input were bad, 2 bad usage.
 
     Examples:
 

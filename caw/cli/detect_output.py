@@ -117,11 +117,18 @@ def show_null_reports(reports: dict[str, NullReport]) -> None:
     console = Console()
     for name, report in reports.items():
         title = f"{name}: {report.watermark} key {report.key_id}, {report.texts} unmarked texts, {report.tokens} tokens"
-        table = Table("level", "rate (95 % interval)", f"evidence once in the corpus ({report.once_texts} texts)",
-                      title=Text(visible(title)))  # fmt: skip
-        for rate, once in zip(report.rates, report.once, strict=True):
+        rate_of = "rate (95 % interval)"
+        if report.without_evidence:
+            rate_of += f" in {report.texts - report.without_evidence} texts with evidence"
+        once_of = f"evidence once in the corpus ({report.once_texts} texts)"
+        table = Table("level", rate_of, once_of, title=Text(visible(title)))
+        for rate, once in zip(report.rates_with_evidence, report.once, strict=True):
             table.add_row(f"{rate.level:g}", _rate(rate), _rate(once))
         console.print(table)
+        if report.without_evidence:
+            every = ", ".join(f"{rate.rate:.3g} at {rate.level:g}" for rate in report.rates)
+            silent = f"{report.without_evidence} texts hold no evidence (p = 1); rates among all texts: {every}"
+            console.print(silent, highlight=False)
         console.print(f"uniform with evidence counted once: p = {report.uniform_p:.3g}", highlight=False)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from caw.detection.detector import DetectionResult, Detector
 from caw.detection.ids import split_input
+from caw.watermarks.base import require_number
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
     Returns:
         One CandidatesResult for a single text, else a list, in order.
 
-    Raises ValueError for no candidates; TypeError and ValueError as `detect` does.
+    Raises ValueError for no candidates and an fpr outside (0, 1); TypeError and ValueError as `detect` does.
     """
     if not detectors:
         raise ValueError("expected at least one candidate, got none; name the watermarks to look for")
+    require_number("fpr", fpr, 0, 1, closed=False)
     items, single = split_input(text_or_ids)
     found: dict[str, list[DetectionResult]] = {}
     for name, detector in detectors.items():

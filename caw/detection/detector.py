@@ -120,8 +120,11 @@ class Detector:
         object.__setattr__(self, "normalize", tuple(step for step in steps if step))
         check_steps(self.normalize)
         self._load_weights()
-        if self.watermark.code is not None and (self.mid_p or self.weights is not None):
-            raise ValueError("payloads are read without mid_p and weights, got one of them; leave it out")
+        if self.watermark.code is not None and (self.mid_p or self.weights is not None or self.mode != "exact"):
+            raise ValueError(
+                "payloads are read in mode 'exact' without mid_p and weights, got one of them or another mode; "
+                "leave it out"
+            )
         if self.tokenizer is not None and not callable(self.tokenizer):
             raise TypeError(
                 f"tokenizer must be callable like a transformers tokenizer, got {type(self.tokenizer).__name__}; "

@@ -47,9 +47,11 @@ class Rate:
 class NullReport:
     """False-positive rates of one key. p_values: float64 [texts], in the order of the texts; nothing counted = 1.
 
-    rates: of texts as they are. once: of the same texts with evidence counted once in the whole corpus, by the exact
-    test (with the detector's weights) whatever its mode; texts without new evidence are left out. uniform_p:
-    Kolmogorov-Smirnov test that `once` is uniform (discrete scores randomised).
+    rates: of texts as they are, where texts in which nothing counts (`without_evidence` of them) lie above every level.
+    rates_with_evidence: the same without those, which says more where many texts are short.
+    once: of the same texts with evidence counted once in the whole corpus, by the exact test (with the detector's
+    weights) whatever its mode; texts without new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once`
+    is uniform (discrete scores randomised).
     """
 
     key_id: str
@@ -57,6 +59,8 @@ class NullReport:
     texts: int
     tokens: int
     rates: tuple[Rate, ...]
+    without_evidence: int
+    rates_with_evidence: tuple[Rate, ...]
     once: tuple[Rate, ...]
     once_texts: int
     uniform_p: float
@@ -70,12 +74,12 @@ class NullReport:
 
 
 def rates_of(p_values: np.ndarray) -> tuple[Rate, ...]:
-    """Rates at 1e-1 ... 1e-4."""
+    """Rates at 1e-1 ... 1e-4; of no texts 0, with the interval from 0 to 1."""
     rows = []
     for level in LEVELS:
         found, count = int((p_values <= level).sum()), len(p_values)
-        interval = stats.binomtest(found, max(count, 1)).proportion_ci(method="exact")
-        rows.append(Rate(level, found, found / max(count, 1), float(interval.low), float(interval.high)))
+        low, high = stats.binomtest(found, count).proportion_ci(method="exact") if count else (0.0, 1.0)
+        rows.append(Rate(level, found, found / max(count, 1), float(low), float(high)))
     return tuple(rows)
 
 
@@ -89,13 +93,17 @@ def null_report(texts: Sequence[Any], detector: Detector, seed: int = 0) -> Null
     if not ids:
         raise ValueError("expected unmarked texts, got none; give a corpus of the kind of text you will test")
     once, continuous = _once(ids, detector, np.random.default_rng(seed))
-    p_values = np.array([r.p_value for r in detector.detect_ids(ids)])
+    results = detector.detect_ids(ids)
+    p_values = np.array([r.p_value for r in results])
+    some = np.array([r.num_scored > 0 for r in results])
     return NullReport(
         key_id=detector.watermark.key_id,
         watermark=detector.watermark.name,
         texts=len(ids),
         tokens=sum(map(len, ids)),
         rates=rates_of(p_values),
+        without_evidence=int((~some).sum()),
+        rates_with_evidence=rates_of(p_values[some]),
         once=rates_of(once),
         once_texts=len(once),
         uniform_p=float(stats.kstest(continuous, "uniform").pvalue) if len(continuous) else 1.0,

@@ -98,6 +98,7 @@ REFUSED = [
     (["--text", "x", "--null-report", "y"], "got --text and --null-report"),
     (["--power", "y", "--html", "page.html"], "--html shows single texts, got --power"),
     (["--null-report", "y", "--regions"], "--regions shows single texts, got --null-report"),
+    (["--text", "x", "--payload-bits", "8", "--mode", "compat"], "payloads are read in mode 'exact'"),
     (["--null-report", "y", "--payload-bits", "8"], "take no payload, got payload bits"),
     (["--text", "x", "--regions", "--payload-bits", "8"], "take no payload, got payload bits"),
     (["--text", "x", "--regions", "--mode", "compat"], "--regions are tested in --mode exact"),
@@ -118,6 +119,11 @@ def test_null_report(model: str, tmp_path: Path) -> None:
     assert report["texts"] == 40 and [r["level"] for r in report["rates"]] == [1e-1, 1e-2, 1e-3, 1e-4]
     shown = run("--tokenizer", model, "--null-report", source)
     assert shown.exit_code == 0 and "unmarked texts" in " ".join(shown.stdout.split())
+    short = corpus(tmp_path / "short.jsonl", [*texts, "", ""])
+    (report,) = lines("--tokenizer", model, "--null-report", short)
+    assert report["texts"] == 42 and report["without_evidence"] == 2
+    shown = run("--tokenizer", model, "--null-report", short)
+    assert "2 texts hold no evidence" in " ".join(shown.stdout.split())
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     plot = tmp_path / "qq.png"
     assert run("--tokenizer", model, "--null-report", source, "--qq", str(plot)).exit_code == 0

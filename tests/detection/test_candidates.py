@@ -62,6 +62,9 @@ def test_the_right_candidate_is_named() -> None:
     assert both[1].message.startswith("no watermark found")
     with pytest.raises(ValueError, match="at least one candidate"):
         detect_any([1, 2], {})
+    for fpr in (0.0, 1.0, float("nan"), -1e-3):
+        with pytest.raises(ValueError, match="fpr must be"):
+            detect_any([1, 2], {"ours": Detector(None, KGW(key=1))}, fpr=fpr)
 
 
 def test_family_wise_error_rate() -> None:

@@ -68,8 +68,22 @@ def test_payloads_are_refused() -> None:
 
 def test_shared_phrases_show() -> None:
     """Texts of few words: one key's p-values are far from uniform text by text, which is what the report is for."""
-    rates = [null_report(texts(200, 9), Detector(None, KGW(key=k))).rates[0].rate for k in range(8)]
-    assert max(rates) > 0.2 or min(rates) == 0
+    found = [null_report(texts(200, 9), Detector(None, KGW(key=k))).rates[0].found for k in range(8)]
+    # were texts independent, keys would differ by chance alone
+    table = np.array([found, [200 - f for f in found]])
+    assert stats.chi2_contingency(table).pvalue < 1e-9
+
+
+def test_texts_without_evidence_are_told_apart() -> None:
+    short = [np.array([], dtype=np.int64), np.array([0]), np.array([5])]
+    watermark = KGW(key=1, format="transformers", vocab_size=500)  # a first token has no context
+    report = null_report([*texts(80, 500), *short], Detector(None, watermark))
+    alone = null_report(texts(80, 500), Detector(None, watermark))
+    assert (report.texts, report.without_evidence, alone.without_evidence) == (83, 3, 0)
+    assert report.rates_with_evidence == alone.rates_with_evidence == alone.rates
+    assert [r.found for r in report.rates] == [r.found for r in alone.rates] and report.rates != alone.rates
+    nothing = null_report(short, Detector(None, watermark))
+    assert [(r.found, r.rate, r.low, r.high) for r in nothing.rates_with_evidence] == [(0, 0.0, 0.0, 1.0)] * 4
 
 
 def test_plot(tmp_path: Path) -> None:

@@ -149,3 +149,6 @@ def test_marking_needs_the_payload_and_reading_no_options() -> None:
         run(tiny_model(97), [[1]], KGW(key=1, payload_bits=4))
     with pytest.raises(ValueError, match="without mid_p and weights"):
         Detector(None, KGW(key=1, payload_bits=4), mid_p=True)
+    for watermark in (KGW(key=1, payload_bits=4), EXP(key=1, payload=3, payload_bits=4)):
+        with pytest.raises(ValueError, match="payloads are read in mode 'exact'"):
+            Detector(None, watermark, mode="compat")
