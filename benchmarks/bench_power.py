@@ -1,6 +1,6 @@
 """How many tokens a text must have to be found: share of marked texts found by length, expected and measured.
 
-    python benchmarks/bench_power.py --texts marked.jsonl [--keys 1] [--more texts.jsonl] [--out r.json]
+    python benchmarks/bench_power.py --texts marked.jsonl [--keys 2] [--more texts.jsonl] [--out r.json]
 
 Greedy texts of the demo model (chat template, 24 everyday prompts, at most 400 tokens) under KGW (delta 2.5) and EXP
 (top_k 10) at full strength, and KGW under CAW (theta 0.8, beta 1.5). They are generated into --texts once, which
@@ -99,7 +99,7 @@ def measure(mine: list[dict[str, Any]], how: str, of: str) -> list[dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--keys", type=int, default=1)
+    parser.add_argument("--keys", type=int, default=2)
     parser.add_argument("--more", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

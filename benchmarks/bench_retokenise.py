@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--more", type=Path)
     parser.add_argument("--plain", type=Path)
-    parser.add_argument("--keys", type=int, default=1)
+    parser.add_argument("--keys", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
