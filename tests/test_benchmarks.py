@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -259,3 +260,22 @@ def test_tables_of_the_readme_come_from_results(monkeypatch: pytest.MonkeyPatch,
     assert tables.filled(before, FOLDER / "results") == before  # run benchmarks/tables.py where this fails
     with pytest.raises(ValueError, match="'stages' with its end, found 0"):
         tables.filled(before.replace("<!-- stages -->", ""), tmp_path)
+
+
+def test_tokens_lost_by_tokenising_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module, power = importlib.import_module("bench_retokenise"), importlib.import_module("bench_power")
+    before = list(range(300))
+    assert module.lost(before, before) == 0
+    assert module.lost(before, [*before[:10], 900, *before[12:]]) == 2  # two tokens became one
+    assert module.lost(before, [*before[:10], 900, 901, *before[11:]]) == 1
+    row = module.compare("x", [[1, 2], [3, 4]], [[1, 2], [5, 4]], np.array([[1e-4, 1e-2], [0.1, 1e-4], [0.1, 0.1]]))
+    assert (row["same"], row["lost"], row["only_from_ids"], row["only_from_text"]) == (0.5, 0.25, 1, 1)
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(
+        "\n".join(json.dumps({"how": how, "key": "k", "tokens": list(range(60))}) for how in ("kgw", "exp"))
+    )
+    rows = power.groups(power.read_texts(texts, 1, None))
+    assert list(rows) == [("kgw", power.EVERYDAY), ("exp", power.EVERYDAY)]
+    found = power.measure(rows["exp", power.EVERYDAY], "exp", power.EVERYDAY)
+    assert [(r["tokens"], r["texts"]) for r in found] == [(25, 1), (25, 1), (50, 1), (50, 1)]
