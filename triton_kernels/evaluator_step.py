@@ -47,7 +47,7 @@ def _choose(candidates_ptr, needs_ptr, count, strength, full, M, RULE: tl.conste
 @triton.jit
 def _at_least(x, low):
     """max(x, low) that keeps NaN, as the reference does: `tl.maximum` would make it `low`, which is full strength."""
-    return tl.where(x < low, low, x)
+    return tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -57,7 +57,8 @@ def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
     if TRANSFORM != RAW:
         x = tl.log(_at_least(x, PROB_FLOOR))
     if TRANSFORM == GAP:
-        x = tl.where(o_k == 0, x, tl.log(_at_least(tl.load(probs_ptr), PROB_FLOOR)) - x)
+        # a NaN is in x already; keeping it in the first one too cost registers that one layout does not have
+        x = tl.where(o_k == 0, x, tl.log(tl.maximum(tl.load(probs_ptr), PROB_FLOOR)) - x)
     return x
 
 
@@ -117,7 +118,7 @@ def _evaluator_kernel(
     capacity = 1.0 / (1.0 + tl.exp(-logit))
     if HAS_LADDER:
         clamped = _at_least(capacity, LOW)
-        clamped = tl.where(clamped > HIGH, HIGH, clamped)
+        clamped = tl.minimum(clamped, HIGH, propagate_nan=tl.PropagateNan.ALL)
         safe = tl.where(theta > 0, theta, 1.0)
         strength = beta * _at_least(tl.div_rn(theta - clamped, safe), 0.0)
         strength = tl.where(theta > 0, strength, 0.0)
