@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -26,13 +25,10 @@ class CapturedStep:
     Args:
         step: makes the same calls on the same addresses every time and returns nothing.
         what: names the capture in `report`, which is called before it starts and with "" when it is done.
-        pool: graph memory to share; None = its own.
     """
 
-    def __init__(
-        self, step: Callable[[], None], what: str, report: Callable[[str], None] | None = None, pool: Any = None
-    ) -> None:
-        self.step, self.what, self.pool = step, what, pool
+    def __init__(self, step: Callable[[], None], what: str, report: Callable[[str], None] | None = None) -> None:
+        self.step, self.what = step, what
         self.report = report or (lambda message: None)
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -78,7 +74,8 @@ class CapturedStep:
 
     def _record(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        # other threads may use the device meanwhile (a demo, a data loader): only this one is watched
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        # other threads may use the device meanwhile (a demo, a data loader): only this one is watched; memory is the
+        # graph's own: a pool shared with a graph that is gone cannot be opened again (an assertion in torch)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.step()
         return graph

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from caw.decoding.prefill import CHUNK, MAX_ROWS, MAX_TOKENS
+from caw.decoding.prefill_attention import EAGER_BLOCK
 from caw.record import RECORD_SIZE
 
 DEFAULT_SHARE = 0.9  # of what is free
@@ -103,8 +104,20 @@ def decoding_needs(
     tokens = min(MAX_TOKENS, MAX_ROWS * min(capacity, CHUNK))
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     activations = tokens * size * (6 * config.hidden_size + 3 * inner)
-    first_logits = MAX_ROWS * (history + 1) * vocab_size * (size + 2 * FLOAT)
+    places = max(tokens, MAX_TOKENS // CHUNK * capacity if capacity > CHUNK else 0)  # rows times positions of a prefill
+    if by_scores(config, capacity):  # keys and values in float32 for each query head; scores, three more made of them
+        activations += places * heads * FLOAT * (2 * dim + 4 * EAGER_BLOCK)
+    # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
+    kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
+    first_logits = kept * vocab_size * (2 * size + FLOAT)
     return Needs(per_sequence, activations + first_logits)
+
+
+def by_scores(config: Any, capacity: int) -> bool:
+    """Whether some layer's prompts are attended to by scores that are written down (`prefill_attention`, "eager")."""
+    window = getattr(config, "sliding_window", None)
+    capped = bool(getattr(config, "attn_logit_softcapping", None)) or config.model_type == "gpt_oss"
+    return capped or (isinstance(window, int) and window < capacity)
 
 
 def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:

@@ -76,7 +76,6 @@ class Rounds:
         self.stepper, self.state, self.cache, self.report = stepper, state, cache, report
         stepper.fixed = True
         self.cuda = state.counts.is_cuda
-        self.pool = torch.cuda.graph_pool_handle() if self.cuda else None
         self.under_way: deque[_Round] = deque()
         self._prepare()
 
@@ -87,7 +86,7 @@ class Rounds:
         self.ring = OutputRing.empty(ROUND, self.batch, rungs, trace, self.state.counts.device)
         self.step: Callable[[], None] = DeviceStep(self.stepper, self.state, self.cache, self.ring)
         what = f"batch {self.batch}, {min(rungs, self.stepper.slots)} candidates"
-        self.captured = CapturedStep(self.step, what, self.report, self.pool) if self.cuda else None
+        self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
 
     def may_shrink(self, lacking: int) -> bool:

@@ -3,8 +3,13 @@ at other lengths is right."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import types
+import warnings
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -246,6 +251,65 @@ def test_whole_texts_by_replays(
     assert replayed.reasons == eager.reasons
     assert "eos" in eager.reasons
     assert sum(step.graph is not None for step in made) > 1, "no smaller batch was recorded"
+
+
+class FakeAllocator:
+    """torch's bookkeeping of graph memory: a pool whose graphs are all gone cannot be opened again."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[int, int] = {}
+        self.handles = 0
+
+    def handle(self) -> int:
+        self.handles += 1
+        return self.handles
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any, pool: int | None = None, **settings: Any) -> Iterator[None]:
+        pool = self.handle() if pool is None else pool
+        if self.graphs.get(pool) == 0:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.graphs[pool] = self.graphs.get(pool, 0) + 1
+        yield
+        weakref.finalize(graph, self.release, pool)
+
+    def release(self, pool: int) -> None:
+        self.graphs[pool] -= 1
+
+
+def test_the_graph_of_a_smaller_batch_gets_memory(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds drop the graph of one batch and capture the next: both captures have to succeed."""
+    allocator = FakeAllocator()
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", allocator.handle)
+    monkeypatch.setattr(torch.cuda, "graph", allocator.graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {}))
+    decoder, _ = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
+    on_cuda = types.SimpleNamespace(batch=3, counts=types.SimpleNamespace(is_cuda=True, device=torch.device("cpu")))
+    captured = Rounds(decoder.stepper, on_cuda, decoder.cache)  # type: ignore[arg-type]
+    for batch in (3, 2, 1):
+        on_cuda.batch = batch
+        captured._prepare()
+        step = captured.captured
+        assert step is not None
+        step.step = lambda: None
+        step._capture()
+        assert not step.refused
+        del step
+
+
+@pytest.mark.gpu
+def test_smaller_batches_are_captured_on_a_gpu(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = copy.deepcopy(llama).to("cuda"), [prompt(3 + i, i) for i in range(4)]
+    settings: dict[str, Any] = {"max_new_tokens": 100, "slots": 2, "budgets": [100, 2, 50, 2]}
+    eager = run(model, prompts, kept("top_k"), capacity_policy(llama), fixed=False, **settings)
+    graphs: list[int] = []
+    record = CapturedStep._record
+    monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(1), record(self))[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a refused capture only warns
+        captured = run(model, prompts, kept("top_k"), capacity_policy(llama), watched=False, **settings)
+    assert len(graphs) > 1
+    assert captured.tokens == eager.tokens
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch
 from decoding.architectures import prompt
 from decoding.running import run
 from decoding.test_slots import policy_of
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import caw
 from caw.decoding import memory
 from caw.decoding.memory import Needs, decoding_needs, fitting_batch, free_memory, memory_budget
 from caw.decoding.settings import DecodeSettings
 from caw.decoding.slots import Decoder, vocabulary_size
+from caw.evaluator import Evaluator
+from caw.evaluator.features import FeatureSpec
 
 CPU = torch.device("cpu")
 
@@ -84,6 +88,36 @@ def test_plan_covers_what_is_held(model: Any, dtype: torch.dtype, branching: str
     needs = decoding_needs(config, dtype, vocabulary_size(model), 60, slots, slots if branching == "batch" else 1, 1)
     one_more = (sizes[1] - sizes[0]) / 10
     assert one_more <= needs.per_sequence <= 2 * one_more + slots * vocabulary_size(model) * 8
+
+
+def allocated(run: Any, file: Path) -> int:
+    """The most bytes of tensors that `run` holds at once, beyond those there were."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    profile.export_chrome_trace(str(file))
+    events = [e for e in json.loads(file.read_text())["traceEvents"] if e.get("name") == "[memory]"]
+    levels = [e["args"]["Total Allocated"] for e in sorted(events, key=lambda e: e["ts"])]
+    return max(levels) - levels[0]
+
+
+WIDE = {"vocab_size": 20_000, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "head_dim": 8,
+        "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 2048}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "vocab", "lengths"),
+                         [("llama", 20_000, range(5, 29, 3)), ("gemma2", 500, [300] * 8)])  # fmt: skip
+@pytest.mark.parametrize("history", [0, 1, 2])
+def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: int, tmp_path: Path) -> None:
+    """Ragged prompts, whose last positions all differ; attention that writes its scores down."""
+    config = AutoConfig.for_model(kind, **{**WIDE, "vocab_size": vocab})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    prompts = [[3 + i % 90 for i in range(length)] for length in lengths]
+    policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous=history), hidden=4).eval(), theta=1.0)
+    capacity = max(lengths) + 2
+    decoder = Decoder(model, caw.KGW(key=1), policy, DecodeSettings(max_new_tokens=2), len(prompts), capacity)
+    needs = decoding_needs(config, torch.float32, vocab, capacity, 2, 1, history)
+    peak = allocated(lambda: list(decoder.run(prompts, [2] * len(prompts))), tmp_path / "trace.json")
+    assert peak <= needs.fixed + len(prompts) * needs.per_sequence < 5 * peak
 
 
 class Reached(Exception):
