@@ -40,7 +40,7 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
         ),
         "cpu_long": replace(
             CPU, dtype="float32", modes=("kgw+caw", "kgw+caw/sequential", "exp+caw", "transformers"), batches=(1, 8),
-            prompts=(128,), tokens=200,
+            prompts=(128,), tokens=200, threads=2, rounds=5,
         ),
     },
     "gpu": {

@@ -180,18 +180,20 @@ def iter_generate(
     Args:
         max_new_tokens, min_new_tokens: bounds per sequence; end tokens are masked before the ladder until the minimum.
         branching: "tree" (one forward for all candidates), "sequential" or "batch" (the paper's baselines); equal text.
-        do_sample, temperature, top_k, top_p: as in transformers; 0 and 1.0 switch top_k and top_p off.
+        do_sample, temperature, top_k, top_p: as in transformers; 0 and 1.0 switch top_k and top_p off; the temperature
+            is at least 1e-6.
         seed: of the sampling noise, in [0, 2^64).
         batch_size: sequences decoded at once; None = 8 or fewer. In float32 the text does not depend on it.
         stop: strings that end a sequence; they are left out of its text.
         streamer: a transformers streamer; one prompt only. As in transformers it is given the prompt's ids [1, T]
-            first, then each token, and its end() is called whatever happens.
+            first, then each token (those of a stop string too), and its end() is called whatever happens.
         chat: wrap each prompt in the tokenizer's chat template.
         slots: candidates one forward carries; None = 2 for green lists, up to 8 for EXP.
         max_memory: what decoding may use besides the weights: bytes, a share of what is free as a float, or a text such
             as "8GiB"; None = 0.9 of what is free. A batch that does not fit becomes a smaller one.
         prefill_attention: attention of prompts: "sdpa", "flash_attention_2" (the flash-attn package) or "eager".
-        compile: run the model's body as torch.compile makes it: a minute of preparation, fewer kernels a step.
+        compile: run the model's body as torch.compile makes it: a minute of preparation, fewer kernels a step. Needs a
+            model on one device in one process, and a watermark in this library's own format.
         backend: which kernels run: None = this library's; "reference" = plain PyTorch; "flash-attn" = its own, but
             attention of a step by the flash-attn package (CUDA, float16 or bfloat16).
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
@@ -229,7 +231,9 @@ def iter_generate(
             model, watermark, policy, settings, batch, capacity, kernels=kernels, max_memory=max_memory,
             prefill_attention=prefill_attention, compile=compile, report=report,
         )  # fmt: skip
-    return _results(decoder, accepted, stops, streamer)
+    results = _results(decoder, accepted, stops, streamer)
+    next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer
+    return results
 
 
 def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer: Any) -> Iterator[GenerationResult]:
@@ -238,7 +242,9 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
             streamer.put(torch.tensor(tokens[-1:]))
         return stops.reached(tokens)
 
+    started: Any = None
     try:
+        yield started
         if streamer is not None:
             streamer.put(torch.tensor(accepted.ids))
         for index, error in accepted.refused.items():

@@ -272,6 +272,40 @@ def test_closing_early_frees_the_model(model: Any) -> None:
     assert (model.config._attn_implementation, recorder.ended) == ("sdpa", 1)
 
 
+def test_a_stream_ends_though_nobody_asked_for_a_result(model: Any) -> None:
+    for drop in (lambda iterator: iterator.close(), lambda iterator: None):
+        streamer = TextIteratorStreamer(tokenizer(), timeout=1)
+        drop(caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=3, streamer=streamer))
+        assert list(streamer) == [""]
+
+
+def test_the_coldest_sample_is_greedy(model: Any) -> None:
+    cold = generate(model, do_sample=True, temperature=1e-6, seed=5)
+    assert cold.sequences == generate(model).sequences
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_model_cast_after_loading_is_read_anew(native: bool) -> None:
+    """No packed or fused weight outlives the tensors it was made from."""
+    backend = None if native else "reference"
+    model = copy.deepcopy(build("llama")).bfloat16()  # what `build` gives is shared by all tests
+    rough = generate(model, backend=backend)
+    model.float()
+    expected = generate(copy.deepcopy(model), backend=backend)
+    assert generate(model, backend=backend).sequences == expected.sequences
+    assert [stock_greedy(model, ids, max_new_tokens=12) for ids in PROMPTS] == expected.sequences
+    model.bfloat16()
+    assert generate(model, backend=backend).sequences == rough.sequences
+
+
+def test_a_model_cast_while_it_decodes_is_said(model: Any) -> None:
+    model = copy.deepcopy(model)
+    iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=3)
+    model.bfloat16()
+    with pytest.raises(RuntimeError, match=r"expected the model as it was .*float32 on cpu\), found torch.bfloat16"):
+        next(iterator)
+
+
 def test_model_is_its_own_between_results(model: Any) -> None:
     """Two iterators over one model, and its own generate in between, disturb nothing."""
     options: dict[str, Any] = {"max_new_tokens": 6, "batch_size": 1}
@@ -356,7 +390,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "bytes": ({"prompts": b"text"}, TypeError, "prompts must be a str, a list"),
     "flat ids": ({"prompts": [1, 2]}, TypeError, "wrap it in a list"),
     "floats": ({"prompts": [[1.5]]}, TypeError, "prompt 0 must be a str or a list of token ids"),
-    "None prompt": ({"prompts": ["!", None]}, TypeError, "prompt 1 must be a str or a list of token ids"),
+    "None prompts": ({"prompts": [None, None]}, TypeError, "prompt 0 must be a str or a list of token ids"),
     "empty prompts": ({"prompts": [[], []]}, ValueError, "prompt 0 must have at least one token"),
     "empty text": ({"prompts": ""}, ValueError, "prompt 0 must have at least one token"),
     "foreign id": ({"prompts": [[3, VOCAB]]}, ValueError, f"vocabulary size {VOCAB}, got {VOCAB}"),
@@ -366,7 +400,13 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "half a token": ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens must be an integer"),
     "minimum above maximum": ({"min_new_tokens": 13}, ValueError, "min_new_tokens must be an integer in [0, 12]"),
     "branching": ({"branching": "forest"}, ValueError, "branching must be one of tree, sequential, batch"),
-    "temperature": ({"temperature": 0.0, "do_sample": True}, ValueError, "temperature must be a number in (0"),
+    "temperature": ({"temperature": 0.0, "do_sample": True}, ValueError, "temperature must be a number in [1e-06"),
+    "cold": ({"temperature": 1e-7}, ValueError, "temperature must be a number in [1e-06, 10000], got 1e-07"),
+    "compile of reference": ({"compile": True, "backend": "reference"}, ValueError, "compile=True needs"),
+    "compile of a foreign format": (
+        {"compile": True, "watermark": caw.KGW(key=1, format="transformers")}, ValueError,
+        "leave compile out",
+    ),
     "nan temperature": ({"temperature": float("nan")}, ValueError, "temperature must be a number"),
     "top_k": ({"top_k": -1}, ValueError, "top_k must be an integer in [0"),
     "top_p": ({"top_p": 0.0}, ValueError, "top_p must be in (0, 1]"),
@@ -417,17 +457,18 @@ def test_prompts_that_cannot_be_continued_are_reported_and_the_rest_finishes(
     model: Any, sampling: dict[str, Any]
 ) -> None:
     """Too long, unknown ids, empty: each by its place; the others' texts are those of a call without them."""
-    prompts = [PROMPTS[0], TOO_LONG, [3, VOCAB], PROMPTS[1], [], PROMPTS[2]]
+    prompts = [PROMPTS[0], TOO_LONG, [3, VOCAB], PROMPTS[1], [], PROMPTS[2], None, [0.5]]
     expected = generate(model, watermark=caw.EXP(key=1), **sampling)
-    with pytest.warns(UserWarning, match=r"3 of 6 prompts are left out, the rest goes on; the first: prompt 1 must be"):
+    with pytest.warns(UserWarning, match=r"5 of 8 prompts are left out, the rest goes on; the first: prompt 1 must be"):
         out = generate(model, prompts, watermark=caw.EXP(key=1), batch_size=2, **sampling)
     assert [out.sequences[i] for i in (0, 3, 5)] == expected.sequences
     assert [out.texts[i] for i in (0, 3, 5)] == expected.texts
-    assert set(out.errors) == {1, 2, 4}
-    assert [out.finish_reasons[i] for i in out.errors] == ["error"] * 3
-    assert [out.sequences[i] for i in out.errors] == [[]] * 3
+    assert set(out.errors) == {1, 2, 4, 6, 7}
+    assert [out.finish_reasons[i] for i in out.errors] == ["error"] * 5
+    assert [out.sequences[i] for i in out.errors] == [[]] * 5
     assert "prompt 2 must hold token ids below" in out.errors[2]
     assert "prompt 4 must have at least one token" in out.errors[4]
+    assert "prompt 6 must be a str or a list of token ids, got NoneType" in out.errors[6]
     assert out.trace is not None
     assert [t.tokens for t in out.trace] == out.sequences
 

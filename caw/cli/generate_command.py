@@ -237,9 +237,9 @@ def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 fit_budget(model, len(ids), plan.settings.max_new_tokens, 0)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             if source is None:
-                raise ValueError(_unnumbered(error)) from None
+                raise type(error)(_unnumbered(error)) from None
             complain(f"{where}{_unnumbered(error)}")
             continue
         for warning in caught:

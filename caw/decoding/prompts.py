@@ -29,29 +29,31 @@ class Accepted:
 def accept_prompts(
     tokenizer: Any, prompts: Prompts, model: Any, max_new_tokens: int, *, chat: bool = False
 ) -> Accepted:
-    """Encode prompts; one that is empty, too long or holds ids unknown to the model is left out with a warning.
+    """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is left out with a
+    warning.
 
-    Raises TypeError for prompts of other types, and ValueError if there is nothing but prompts to refuse.
+    Raises TypeError where `prompts` is no list of them, and what is wrong with the first (TypeError or ValueError) if
+    there is nothing but prompts to refuse.
     """
-    accepted = Accepted([], [], [], {})
+    accepted, errors = Accepted([], [], [], {}), []
     listed = _listed(tokenizer, prompts, chat)
     vocab_size = vocabulary_size(model)
     for index, prompt in enumerate(listed):
         try:
             ids = _encode(tokenizer, prompt, index, chat, vocab_size)
             budget = fit_budget(model, len(ids), max_new_tokens, index)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             accepted.refused[index] = str(error)
+            errors.append(error)
             continue
         accepted.indices.append(index)
         accepted.ids.append(ids)
         accepted.budgets.append(budget)
-    if accepted.refused:
-        first = next(iter(accepted.refused.values()))
+    if errors:
         if not accepted.ids:
-            raise ValueError(first)
+            raise errors[0]
         warnings.warn(
-            f"{len(accepted.refused)} of {len(listed)} prompts are left out, the rest goes on; the first: {first}",
+            f"{len(errors)} of {len(listed)} prompts are left out, the rest goes on; the first: {errors[0]}",
             stacklevel=4,
         )
     return accepted

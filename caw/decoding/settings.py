@@ -10,6 +10,7 @@ from caw.watermarks.base import require_int, require_number
 Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")
 MAX_SLOTS = 32
+MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class DecodeSettings:
     def __post_init__(self) -> None:
         require_int("max_new_tokens", self.max_new_tokens, 1, 1 << 24)
         require_int("min_new_tokens", self.min_new_tokens, 0, self.max_new_tokens)
-        require_number("temperature", self.temperature, 0, 1e4, closed=False)
+        require_number("temperature", self.temperature, MIN_TEMPERATURE, 1e4, closed=True)
         require_int("top_k", self.top_k, 0, 1 << 31)
         require_number("top_p", self.top_p, 0, 1, closed=True)
         require_int("seed", self.seed, 0, (1 << 64) - 1)

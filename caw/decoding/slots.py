@@ -25,6 +25,7 @@ from caw.decoding.spread_cache import SpreadCache, main_device
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Stepper, StepResult
 from caw.decoding.support import check_model
+from caw.decoding.tensor_parallel import is_tensor_parallel, smallest
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.policies import CapacityPolicy, Policy
 from caw.watermarks import Watermark
@@ -96,8 +97,8 @@ class Decoder:
         if watermark is not None:
             watermark = watermark.with_vocabulary(vocab_size)
             watermark.check_strength(policy.max_strength)
-        spread = main_device(model)
-        self.device = spread or model_device(model)
+        spread, parallel = main_device(model), is_tensor_parallel(model)
+        self.device, self.dtype = spread or model_device(model), model.dtype
         check_prefill_attention(prefill_attention, self.device, model.dtype)
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
@@ -106,9 +107,15 @@ class Decoder:
             needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.history)
             unplanned = spread is not None and max_memory is None  # nothing says how the layers share the devices
             batch = fitting_batch(batch, needs, None if unplanned else memory_budget(max_memory, self.device))
+            batch = smallest(batch, model, self.device) if parallel else batch
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
-        self.fixed = False if spread is not None else fixed
+        self.fixed = False if spread is not None or parallel else fixed  # no graph spans devices or processes
         self.compile = compile
+        if compile and not (self.fixed is not False and kernels.native and self.stepper.capturable):
+            raise ValueError(
+                "compile=True needs a model on one device, this library's kernels, and a watermark and sampler of its "
+                "own, found another; leave compile out"
+            )
         # a body compiled for one batch would be compiled anew, for a minute, where empty slots are dropped
         self.report, self.shared, self.keep_rows = report, 0, keep_rows or compile
         self.lock, self.attention = model_lock(model), caw_attention(model)
@@ -135,7 +142,10 @@ class Decoder:
         """Decode every prompt (non-empty id lists); yields sequences as they finish.
 
         budgets: most new tokens of each prompt.
+
+        Raises RuntimeError if the model was given another dtype or device since this decoder was made.
         """
+        self._check_unchanged()
         streams = stream_ids(prompts)
         self.shared = shared_beginning(prompts, self.history)
         waiting = deque(range(len(prompts)))
@@ -155,6 +165,15 @@ class Decoder:
         finally:
             steps.close()
             self._release()
+
+    def _check_unchanged(self) -> None:
+        model = self.stepper.model
+        device = main_device(model) or model_device(model)
+        if (model.dtype, device) != (self.dtype, self.device):
+            raise RuntimeError(
+                f"expected the model as it was when generation was asked for ({self.dtype} on {self.device}), found "
+                f"{model.dtype} on {device}; ask again"
+            )
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels are launched on the current device, which need not be the model's."""

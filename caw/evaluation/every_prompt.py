@@ -26,7 +26,7 @@ def generate_every(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of cut budgets: iter_generate says it once
                 fit_budget(model, len(ids), max_new_tokens, place)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             yield GenerationResult(place, "", [], "error", None, str(error))
             continue
         good.append(ids)

@@ -111,7 +111,7 @@ def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: i
     """Ragged prompts, whose last positions all differ; attention that writes its scores down."""
     config = AutoConfig.for_model(kind, **{**WIDE, "vocab_size": vocab})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
-    prompts = [[3 + i % 90 for i in range(length)] for length in lengths]
+    prompts = [[3 + (i + n) % 90 for i in range(length)] for n, length in enumerate(lengths)]  # no shared beginning
     policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous=history), hidden=4).eval(), theta=1.0)
     capacity = max(lengths) + 2
     decoder = Decoder(model, caw.KGW(key=1), policy, DecodeSettings(max_new_tokens=2), len(prompts), capacity)
