@@ -42,16 +42,38 @@ inline void narrow_row(const float* from, int64_t count, Dtype type, void* base,
   for (int64_t i = 0; i < count; ++i) write(base, first + i, from[i], type);
 }
 
-// Rows of floats, zeros between `size` and `stride`: padded to the widest vector, as LinearKernel reads them.
+// Rows of floats, zeros between `size` and `stride`: padded to the widest vector, of 32 bfloat16, as LinearKernel reads them.
 struct Rows {
   int64_t count, size, stride;
   Aligned<float> data;
-  Rows(int64_t count, int64_t size) : count(count), size(size), stride((size + 15) / 16 * 16) {
+  Rows(int64_t count, int64_t size) : count(count), size(size), stride((size + 31) / 32 * 32) {
     data.resize(count * stride);
     for (int64_t i = 0; i < count; ++i) std::fill(row(i) + size, row(i) + stride, 0.0f);
   }
   float* row(int64_t i) { return data.data() + i * stride; }
   const float* row(int64_t i) const { return data.data() + i * stride; }
+};
+
+// Rows as `linear_kernel` reads them beside weights of this type; keeps the rows' address.
+class LinearInput {
+ public:
+  LinearInput(const Rows& x, Dtype type) : rows_(x.count), stride_(x.stride), type_(type), data_(x.data.data()) {
+    if (!linear_kernel().round || type != kBFloat16) return;
+    rounded_.resize(rows_ * stride_);
+    linear_kernel().round(x.data.data(), rows_ * stride_, rounded_.data());
+    data_ = rounded_.data();
+  }
+  int64_t rows() const { return rows_; }
+  // part[m * kLinearTile + o], the outputs o < count of weight rows from `weight` on.
+  void multiply(const void* weight, int64_t size, int64_t count, float* part) const {
+    linear_kernel().multiply(data_, rows_, stride_, weight, type_, size, count, part);
+  }
+
+ private:
+  int64_t rows_, stride_;
+  Dtype type_;
+  const void* data_;
+  Aligned<uint16_t> rounded_;
 };
 
 // A vector as floats.

@@ -47,18 +47,18 @@ int64_t tile_cost(const Matrix& m, int64_t rows) {  // nanoseconds: 10 bytes or 
 }
 
 // part[row * kLinearTile + o] = the outputs of one tile; returns how many there are.
-int64_t multiply_tile(const Rows& x, const Matrix& m, int64_t tile, float* part) {
+int64_t multiply_tile(const LinearInput& x, const Matrix& m, int64_t tile, float* part) {
   const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
-  linear_kernel()(x.data.data(), x.count, x.stride, offset_bytes(m.data, first * m.size, m.type), m.type, m.size, count,
-      part);
+  x.multiply(offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
   if (!m.bias.empty())
-    for (int64_t r = 0; r < x.count; ++r)
+    for (int64_t r = 0; r < x.rows(); ++r)
       for (int64_t o = 0; o < count; ++o) part[r * kLinearTile + o] += m.bias[size_t(first + o)];
   return count;
 }
 
 // out[i] = (add_to_out ? out[i] : 0) + x matrices[i]^T + bias, all matrices in one parallel section.
 void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const std::vector<Rows*>& out, bool add_to_out) {
+  const LinearInput input(x, matrices[0]->type);
   int64_t tiles = 0;
   for (const Matrix* m : matrices) tiles += m->tiles();
   for_each_part(tiles, tile_cost(*matrices[0], x.count), [&](int64_t begin, int64_t end) {
@@ -67,7 +67,7 @@ void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const s
       size_t which = 0;
       int64_t tile = i;
       while (tile >= matrices[which]->tiles()) tile -= matrices[which++]->tiles();
-      const int64_t count = multiply_tile(x, *matrices[which], tile, part.data());
+      const int64_t count = multiply_tile(input, *matrices[which], tile, part.data());
       for (int64_t r = 0; r < x.count; ++r) {
         float* target = out[which]->row(r) + tile * kLinearTile;
         for (int64_t o = 0; o < count; ++o)
@@ -79,12 +79,13 @@ void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const s
 
 // out = silu(x gate^T) * (x up^T)
 void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
+  const LinearInput input(x, gate.type);
   for_each_part(gate.tiles(), 2 * tile_cost(gate, x.count), [&](int64_t begin, int64_t end) {
     std::vector<float> g(size_t(x.count * kLinearTile)), u(g);
     float exponent[kLinearTile], power[kLinearTile];
     for (int64_t tile = begin; tile < end; ++tile) {
-      const int64_t count = multiply_tile(x, gate, tile, g.data());
-      multiply_tile(x, up, tile, u.data());
+      const int64_t count = multiply_tile(input, gate, tile, g.data());
+      multiply_tile(input, up, tile, u.data());
       for (int64_t r = 0; r < x.count; ++r) {
         const float *a = g.data() + r * kLinearTile, *b = u.data() + r * kLinearTile;
         for (int64_t o = 0; o < count; ++o) exponent[o] = -a[o] > kLargestExponent ? kLargestExponent : -a[o];

@@ -30,13 +30,13 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
   void* target = out.mutable_data_ptr();
   const char* weights = static_cast<const char*>(weight.const_data_ptr());
   const int64_t tiles = (outputs + kLinearTile - 1) / kLinearTile;
-  const LinearKernel kernel = linear_kernel();
+  const LinearInput prepared(wide, type);
   // about 10 bytes a nanosecond a core
   for_each_part(tiles, kLinearTile * size * element_size(type) / 10, [&](int64_t begin, int64_t end) {
     std::vector<float> part(size_t(rows * kLinearTile));
     for (int64_t tile = begin; tile < end; ++tile) {
       const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, outputs - first);
-      kernel(wide.data.data(), rows, wide.stride, offset_bytes(weights, first * size, type), type, size, count, part.data());
+      prepared.multiply(offset_bytes(weights, first * size, type), size, count, part.data());
       for (int64_t m = 0; m < rows; ++m) {
         float* row = part.data() + m * kLinearTile;
         if (!added.empty())

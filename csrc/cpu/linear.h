@@ -1,6 +1,7 @@
 // The vector kernel of small_linear, compiled once per instruction set beside `Kernels`.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -15,6 +16,23 @@ constexpr int kSecondLevel = 2;  // __builtin_prefetch's locality
 
 // Eight rows of x at a time, or four where eight would not stay in the first-level cache beside the stream of weights.
 constexpr int64_t kFirstLevel = 24 << 10;  // bytes
+
+// Where x takes several passes, they go over so many rows of the weight before the next ones: few enough to stay in cache.
+constexpr int64_t kStrip = 8;
+
+// What a block asks memory for while it multiplies: at vector v of its row r, the line at base + r * row + v * step.
+struct Ahead {
+  const char* base;
+  int64_t row, step;  // bytes
+};
+
+// The rows of x from m on, `now` of them, pass over `count` rows of the weight at `weight`, `bytes` each. A single pass
+// asks for what lies kAhead further on. One of several asks for its share of the next strip, or memory would rest in all
+// passes but the first.
+inline Ahead ask(const char* weight, int64_t count, int64_t bytes, int64_t vector, int64_t m, int64_t now, int64_t rows) {
+  if (now == rows) return {weight + kAhead, bytes, vector};
+  return {weight + count * bytes + count * bytes * m / rows, bytes * now / rows, (vector * now + rows - 1) / rows};
+}
 
 constexpr int64_t kLinearTile = 32;  // outputs per call: their weights stay in the first-level cache between row blocks
 
@@ -36,10 +54,15 @@ class Aligned {
   int64_t size_ = 0;
 };
 
-// out[m * kLinearTile + o] = sum_k x[m, k] weight[o, k] for the outputs o < count <= kLinearTile.
-// x is float32 [rows, padded] with zeros beyond `size`; weight rows are `size` elements apart.
-using LinearKernel = void (*)(const float* x, int64_t rows, int64_t padded, const void* weight, int dtype,
-    int64_t size, int64_t count, float* out);
+struct LinearKernel {
+  // Makes what `multiply` reads as x beside bfloat16 weights of `count` floats, a multiple of 32; null = reads floats.
+  void (*round)(const float* x, int64_t count, uint16_t* to);
+
+  // out[m * kLinearTile + o] = sum_k x[m, k] weight[o, k] for the outputs o < count <= kLinearTile.
+  // x is [rows, padded] with zeros beyond `size`, padded a multiple of 32; weight rows are `size` elements apart.
+  void (*multiply)(const void* x, int64_t rows, int64_t padded, const void* weight, int dtype, int64_t size,
+      int64_t count, float* out);
+};
 
 extern const LinearKernel kLinearGeneric, kLinearAvx2, kLinearAvx512, kLinearAvx512Bf16;
 

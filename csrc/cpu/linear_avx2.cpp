@@ -16,7 +16,7 @@ namespace {
 
 #include "linear.inc"
 }  // namespace
-extern const LinearKernel kLinearAvx2 = linear;
+extern const LinearKernel kLinearAvx2 = {nullptr, linear};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

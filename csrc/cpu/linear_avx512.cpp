@@ -16,7 +16,7 @@ namespace {
 
 #include "linear.inc"
 }  // namespace
-extern const LinearKernel kLinearAvx512 = linear;
+extern const LinearKernel kLinearAvx512 = {nullptr, linear};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

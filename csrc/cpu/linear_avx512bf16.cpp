@@ -22,21 +22,21 @@ CAW_INLINE __m512bh pairs(const uint16_t* p) { return (__m512bh)_mm512_loadu_si5
 
 template <int M, int R>
 static inline void dot_block(
-    const uint16_t* x, int64_t stride, const uint16_t* weight, int64_t size, int64_t first, float* out) {
+    const uint16_t* x, int64_t stride, const uint16_t* weight, int64_t size, int64_t first, Ahead ahead, float* out) {
   constexpr int kSums = (R * M + W - 1) / W * W;  // always summed W at a time, or rows would depend on their number
   vf total[kSums];
   for (int i = 0; i < kSums; ++i) total[i] = set1(0.0f);
   const int64_t whole = size / kPairLanes * kPairLanes;
-  for (int64_t k = 0; k < whole; k += kPairLanes) {
+  const char* asked = ahead.base + first * ahead.row;
+  for (int64_t k = 0; k < whole; k += kPairLanes, asked += ahead.step) {
     __m512bh input[M];
     for (int m = 0; m < M; ++m) {
       input[m] = pairs(x + m * stride + k);
       asm("" : "+v"(input[m]));  // kept in its register, not loaded again for every row of the weight
     }
     for (int r = 0; r < R; ++r) {
-      const uint16_t* at = weight + (first + r) * size + k;
-      __builtin_prefetch(reinterpret_cast<const char*>(at) + kAhead, 0, kSecondLevel);
-      const __m512bh w = pairs(at);
+      __builtin_prefetch(asked + r * ahead.row, 0, kSecondLevel);
+      const __m512bh w = pairs(weight + (first + r) * size + k);
       for (int m = 0; m < M; ++m) total[r * M + m] = _mm512_dpbf16_ps(total[r * M + m], w, input[m]);
     }
   }
@@ -57,45 +57,47 @@ static inline void dot_block(
 
 template <int M>
 static void dot_rows(
-    const uint16_t* x, int64_t stride, const uint16_t* weight, int64_t size, int64_t count, float* out) {
+    const uint16_t* x, int64_t stride, const uint16_t* weight, int64_t size, int64_t count, Ahead ahead, float* out) {
   constexpr int R = M == 1 ? 8 : 16 / M >= 4 ? 4 : 16 / M >= 2 ? 2 : 1;
   int64_t first = 0;
-  for (; first + R <= count; first += R) dot_block<M, R>(x, stride, weight, size, first, out);
-  for (; first < count; ++first) dot_block<M, 1>(x, stride, weight, size, first, out);
+  for (; first + R <= count; first += R) dot_block<M, R>(x, stride, weight, size, first, ahead, out);
+  for (; first < count; ++first) dot_block<M, 1>(x, stride, weight, size, first, ahead, out);
 }
 
-static void linear(const float* x, int64_t rows, int64_t padded, const void* weight, int dtype, int64_t size,
+static void round_rows(const float* x, int64_t count, uint16_t* to) {
+  for (int64_t k = 0; k < count; k += W) _mm256_storeu_si256((__m256i*)(to + k), (__m256i)_mm512_cvtneps_pbh(load(x + k)));
+}
+
+static void linear(const void* x, int64_t rows, int64_t padded, const void* weight, int dtype, int64_t size,
     int64_t count, float* out) {
-  if (dtype != kBFloat16) return kLinearAvx512(x, rows, padded, weight, dtype, size, count, out);
-  const uint16_t* w = static_cast<const uint16_t*>(weight);
-  const int64_t stride = (size + kPairLanes - 1) / kPairLanes * kPairLanes;
-  thread_local Aligned<uint16_t> rounded;
-  rounded.resize(rows * stride);
-  for (int64_t m = 0; m < rows; ++m) {
-    uint16_t* to = rounded.data() + m * stride;
-    int64_t k = 0;
-    for (; k + W <= padded; k += W)
-      _mm256_storeu_si256((__m256i*)(to + k), (__m256i)_mm512_cvtneps_pbh(load(x + m * padded + k)));
-    for (; k < stride; ++k) to[k] = 0;
-  }
-  const int64_t most = stride * 8 * int64_t(sizeof(uint16_t)) > kFirstLevel ? 4 : 8;
-  for (int64_t m = 0; m < rows;) {
-    const uint16_t* input = rounded.data() + m * stride;
-    float* target = out + m * kLinearTile;
-    switch (rows - m >= most ? most : rows - m) {
-      case 1: dot_rows<1>(input, stride, w, size, count, target); m += 1; break;
-      case 2: dot_rows<2>(input, stride, w, size, count, target); m += 2; break;
-      case 3: dot_rows<3>(input, stride, w, size, count, target); m += 3; break;
-      case 4: dot_rows<4>(input, stride, w, size, count, target); m += 4; break;
-      case 5: dot_rows<5>(input, stride, w, size, count, target); m += 5; break;
-      case 6: dot_rows<6>(input, stride, w, size, count, target); m += 6; break;
-      case 7: dot_rows<7>(input, stride, w, size, count, target); m += 7; break;
-      default: dot_rows<8>(input, stride, w, size, count, target); m += 8; break;
+  if (dtype != kBFloat16) return kLinearAvx512.multiply(x, rows, padded, weight, dtype, size, count, out);
+  constexpr int64_t kItem = sizeof(uint16_t);
+  const int64_t most = padded * 8 * kItem > kFirstLevel ? 4 : 8;
+  const int64_t strip = rows <= most ? count : kStrip;
+  for (int64_t first = 0; first < count; first += strip) {
+    const int64_t some = std::min(strip, count - first);
+    const uint16_t* from = static_cast<const uint16_t*>(weight) + first * size;
+    for (int64_t m = 0; m < rows;) {
+      const int64_t now = std::min(most, rows - m);
+      const Ahead ahead = ask(reinterpret_cast<const char*>(from), some, size * kItem, kPairLanes * kItem, m, now, rows);
+      const uint16_t* input = static_cast<const uint16_t*>(x) + m * padded;
+      float* target = out + m * kLinearTile + first;
+      switch (now) {
+        case 1: dot_rows<1>(input, padded, from, size, some, ahead, target); break;
+        case 2: dot_rows<2>(input, padded, from, size, some, ahead, target); break;
+        case 3: dot_rows<3>(input, padded, from, size, some, ahead, target); break;
+        case 4: dot_rows<4>(input, padded, from, size, some, ahead, target); break;
+        case 5: dot_rows<5>(input, padded, from, size, some, ahead, target); break;
+        case 6: dot_rows<6>(input, padded, from, size, some, ahead, target); break;
+        case 7: dot_rows<7>(input, padded, from, size, some, ahead, target); break;
+        default: dot_rows<8>(input, padded, from, size, some, ahead, target); break;
+      }
+      m += now;
     }
   }
 }
 }  // namespace
-extern const LinearKernel kLinearAvx512Bf16 = linear;
+extern const LinearKernel kLinearAvx512Bf16 = {round_rows, linear};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -12,7 +12,7 @@ namespace {
 
 #include "linear.inc"
 }  // namespace
-extern const LinearKernel kLinearGeneric = linear;
+extern const LinearKernel kLinearGeneric = {nullptr, linear};
 
 LinearKernel linear_kernel() {
 #if CAW_X86
