@@ -10,12 +10,13 @@ All points of all axes take turns in every round; a line is fitted through the m
 slopes are compared: extra time per 1000 tokens of prefix, per candidate, per sequence, per 1000 entries of the
 vocabulary. The prefix is one prompt of 128 tokens repeated: no value changes the time. On a GPU a step is a CUDA graph.
 Processor time with one thread on a CPU, else wall time: run it on an idle machine. `--axes memory` measures peak memory
-of generating, each mode in a fresh process.
+of generating, each mode in fresh processes, one a round.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import time
@@ -242,19 +243,26 @@ def slopes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def memory_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Peak memory of generating, each mode in a fresh process, relative to plain."""
+    """Peak memory of generating, each mode in fresh processes in turns; medians, relative to plain's."""
     rows = []
     for batch, prompt in ((1, min(2048, arguments.longest)), (min(8, arguments.widest), 128)):
-        peaks = {}
-        for mode in MEMORY_MODES:
-            peaks[mode] = memory.in_fresh_process(
+        peaks: dict[str, list[int]] = {mode: [] for mode in MEMORY_MODES}
+        for _, mode in itertools.product(range(arguments.rounds), MEMORY_MODES):
+            found = memory.in_fresh_process(
                 {"name": arguments.model, "shapes": arguments.shapes, "dtype": arguments.dtype,
                  "device": arguments.device, "evaluator": None, "threads": arguments.threads, "theta": 0.8,
                  "beta": 1.0, "mode": mode, "slots": None, "batch": batch, "prompt": prompt, "tokens": 24}
-            )["peak"]  # fmt: skip
-            ratio = peaks[mode] / peaks["plain"]
-            rows.append({"mode": mode, "batch": batch, "prompt": prompt, "peak_bytes": peaks[mode], "ratio": ratio})
-            print(f"| {mode} | {batch} | {prompt} | {peaks[mode] / 2**20:.0f} | {ratio:.4f} |", flush=True)
+            )  # fmt: skip
+            peaks[mode].append(found["peak"])
+        for mode, sizes in peaks.items():
+            low, middle, high = (float(x) for x in np.percentile(sizes, (25, 50, 75)))
+            ratio = middle / float(np.median(peaks["plain"]))
+            rows.append(
+                {"mode": mode, "batch": batch, "prompt": prompt, "peak_bytes": middle, "low": low, "high": high,
+                 "n": len(sizes), "ratio": ratio}
+            )  # fmt: skip
+            spread = " - ".join(f"{size / 2**20:.0f}" for size in (low, high))
+            print(f"| {mode} | {batch} | {prompt} | {middle / 2**20:.0f} ({spread}) | {ratio:.4f} |", flush=True)
     return rows
 
 

@@ -60,7 +60,10 @@ def stages(results: Path) -> str:
 def scaling(results: Path) -> str:
     """Fitted slopes beside those of the floor, and peak memory."""
     slopes = ["| axis | line | ms per | measured | floor | ratio |", "| --- | --- | --- | ---: | ---: | ---: |"]
-    memory = ["| mode | batch | prompt | peak memory, MiB | over plain |", "| --- | ---: | ---: | ---: | ---: |"]
+    memory = [
+        "| mode | batch | prompt | peak memory, MiB (quartiles) | over plain |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
     for _, found in read(results, "scaling*.json"):
         for fit in found.get("slopes", ()):
             slopes.append(
@@ -68,7 +71,7 @@ def scaling(results: Path) -> str:
                 f"| {fit['times_floor']:.1f} |"
             )
         for row in found.get("memory", ()):
-            size = f"{row['peak_bytes'] / 2**20:.0f}"
+            size = "{:.0f} ({:.0f} - {:.0f})".format(*(row[k] / 2**20 for k in ("peak_bytes", "low", "high")))
             memory.append(f"| {row['mode']} | {row['batch']} | {row['prompt']} | {size} | {row['ratio']:.3f} |")
     return "\n\n".join("\n".join(lines) for lines in (slopes, memory) if len(lines) > 2) or NONE
 

@@ -34,10 +34,9 @@ def attention_blocks(rows: int, dim: int, dtype: torch.dtype) -> AttentionBlocks
     """Blocks for `rows` = C * H / HK query rows per KV head; more than 64 rows take several M blocks."""
     block_d = max(next_power_of_2(dim), 16)
     if dtype == torch.float32:
-        # exact float32 products run on the plain units from registers: a smaller tile keeps them from spilling
-        block_n = 32 if block_d <= 64 else 16
-        warps, stages = (4, 2) if block_d <= 128 else (8, 3)
-        return AttentionBlocks(16, block_n, block_d, warps, stages, can_finish=block_d <= 128)
+        # exact float32 products run on the plain units from registers: a small tile, and above 64 dimensions twice the
+        # warps, keep them from spilling (with four warps a tile of 16 positions does so where pages are looked up)
+        return AttentionBlocks(16, 32, block_d, 4 if block_d <= 64 else 8, 2, can_finish=block_d <= 128)
     block_m = min(max(next_power_of_2(rows), 16), 64)
     # with four warps tiles of 32 and 64 rows sit at the edge of spilling (64 beyond it on compute capabilities 8.0 and
     # 10.0); twice the warps halve the registers of each

@@ -23,6 +23,7 @@ from caw.benchmark.modes import Job, call_of
 from caw.benchmark.timing import Call
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+LOCK_WHAT_IS_TOUCHED = 1 | 2 | 4  # mlockall's MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT
 
 
 def on_device(call: Call, tokens: int, device: torch.device) -> dict[str, int]:
@@ -64,6 +65,15 @@ def give_back() -> None:
         return  # another C library; it decides for itself
 
 
+def keep_resident() -> bool:
+    """Let no page that this process touched be taken from it, so that resident means in use; False where not allowed.
+
+    A system that reclaims idle pages otherwise takes weights away and brings them back, some percent from run to run.
+    """
+    lock = getattr(ctypes.CDLL(None), "mlockall", None)
+    return lock is not None and lock(LOCK_WHAT_IS_TOUCHED) == 0
+
+
 def reset_peak() -> int:
     """Start a new peak; the present resident size in bytes. NotImplementedError where the system cannot."""
     try:
@@ -86,6 +96,7 @@ def resident(which: str) -> int:
 def main() -> None:
     """In the fresh process: the question comes in as JSON on stdin, the answer goes out on stdout."""
     warnings.simplefilter("ignore")
+    keep_resident()
     question = json.load(sys.stdin)
     if question["threads"]:
         torch.set_num_threads(question["threads"])

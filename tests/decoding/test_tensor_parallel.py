@@ -29,13 +29,9 @@ def test_two_processes_give_the_tokens_of_one(tmp_path: Path) -> None:
     build("llama").save_pretrained(tmp_path)
     common = {**os.environ, "PYTHONPATH": str(TESTS), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": str(free_port())}  # fmt: skip
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "decoding.parallel_worker", str(tmp_path)],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        for rank in range(2)
-    ]
+    command = [sys.executable, "-m", "decoding.parallel_worker", str(tmp_path)]
+    own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    workers = [subprocess.Popen(command, env={**common, **e}, stderr=subprocess.PIPE, text=True) for e in own]
     try:
         errors = [worker.communicate(timeout=240)[1] for worker in workers]
     finally:

@@ -1,0 +1,111 @@
+"""Whether a text depends on what is decoded beside it: equal texts at several batch sizes and orders of the prompts.
+
+    python benchmarks/bench_batches.py [--tokens 64] [--dtypes float32 bfloat16] [--batches 8 3] [--out r.json]
+
+Every prompt of bench_detection.py, without a watermark and with KGW under CAW, greedily and sampled, is decoded alone
+and then in batches, in reverse order too. float32 must give the same tokens everywhere. In bfloat16 a prompt's keys and
+values are rounded from sums whose order depends on how many prompts share a product, so a near tie may fall otherwise;
+"gap" is how far apart the model, given the text up to the first difference, holds the two tokens: nats between their
+log-probabilities, as it sees them in this dtype.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import warnings
+from typing import Any
+
+import torch
+from bench_detection import PROMPTS
+
+import caw
+
+WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "sampled": {"do_sample": True, "temperature": 0.8, "seed": 1}}
+
+
+def first_difference(a: list[int], b: list[int]) -> int | None:
+    """Where two texts part, None if nowhere."""
+    if a == b:
+        return None
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def gap(model: Any, prompt: list[int], alone: list[int], beside: list[int], at: int) -> float:
+    """Nats between the two tokens where the texts part."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + alone[:at]], device=model.device)).logits[0, -1].float()
+    return abs(float(logits[alone[at]] - logits[beside[at]]))
+
+
+def compare(model: Any, prompts: list[list[int]], alone: list[list[int]], beside: list[list[int]]) -> dict[str, Any]:
+    """How many texts are equal; where the others part and how near the tie was."""
+    places = [first_difference(a, b) for a, b in zip(alone, beside, strict=True)]
+    gaps = [
+        gap(model, prompt, a, b, at)
+        for prompt, a, b, at in zip(prompts, alone, beside, places, strict=True)
+        if at is not None and at < min(len(a), len(b))
+    ]
+    parted = [at for at in places if at is not None]
+    return {"texts": len(places), "equal": places.count(None), "first_difference": parted, "gaps": gaps}
+
+
+def rows_of(dtype: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    model, tokenizer = caw.load_model(arguments.model, dtype=dtype)
+    chat = [[{"role": "user", "content": text}] for text in PROMPTS]
+    texts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chat]
+    prompts = [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    policy = caw.CapacityPolicy(arguments.evaluator, theta=0.8, beta=1.5)
+    marks: dict[str, tuple[Any, Any]] = {"plain": (None, None), "kgw+caw": (caw.KGW(key="batches"), policy)}
+    rows = []
+    for mark, (watermark, how) in marks.items():
+        for way, options in WAYS.items():
+
+            def decode(given: list[list[int]], batch: int) -> list[list[int]]:
+                return caw.generate(
+                    model, tokenizer, given, watermark=watermark, policy=how, batch_size=batch, progress=False,  # noqa: B023
+                    max_new_tokens=arguments.tokens, return_trace=False, **options,  # noqa: B023
+                ).sequences  # fmt: skip
+
+            alone = decode(prompts, 1)
+            for batch in arguments.batches:
+                beside = decode(prompts[::-1], batch)[::-1]
+                row = {
+                    "dtype": dtype,
+                    "mark": mark,
+                    "way": way,
+                    "batch": batch,
+                    **compare(model, prompts, alone, beside),
+                }
+                rows.append(row)
+                near = f"{statistics.median(row['gaps']):.2f}" if row["gaps"] else ""
+                print(f"| {dtype} | {mark} | {way} | {batch} | {row['equal']} of {row['texts']} | {near} |", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--evaluator", default="smollm2-135m")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[8, 3])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    warnings.simplefilter("ignore")
+    print("| dtype | mark | | batch | texts equal to those decoded alone | median gap, nats |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    rows = [row for dtype in arguments.dtypes for row in rows_of(dtype, arguments)]
+    if arguments.out:
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            json.dump({"arguments": vars(arguments), "rows": rows}, file, indent=1)
+            file.write("\n")
+    if any(row["dtype"] == "float32" and row["equal"] < row["texts"] for row in rows):
+        raise SystemExit("float32 texts depend on the batch")
+
+
+if __name__ == "__main__":
+    main()
