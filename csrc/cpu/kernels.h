@@ -15,6 +15,7 @@ struct TopkScratch {
 
 constexpr int64_t kMaxDim = 512;  // head dim of sibling_attention, after padding
 constexpr int64_t kTile = 64;     // keys scored before the running maximum is updated
+constexpr int kSecondLevel = 2;   // __builtin_prefetch's locality
 
 // One KV head's share of sibling_attention: `rows` packed queries over the keys [0, count).
 struct AttendTask {
@@ -24,6 +25,7 @@ struct AttendTask {
   int dtype, rows;
   int64_t dim, padded;
   float softcap;  // 0 = none
+  const void *next_k, *next_v;  // what is read after these keys, for the asking; null = unknown
   float* out;     // [rows, padded], not normalised
   float *peak, *total;  // [rows]: greatest score, sum of exp(score - peak)
 };

@@ -12,7 +12,6 @@ namespace caw {
 // How far ahead of the products the weight is asked for, in bytes, into the second-level cache: the hardware does not read
 // ahead across the ends of short rows, and waiting for memory at each of them costs a third to a half of the bandwidth.
 constexpr int64_t kAhead = 20480;
-constexpr int kSecondLevel = 2;  // __builtin_prefetch's locality
 
 // Eight rows of x at a time, or four where eight would not stay in the first-level cache beside the stream of weights.
 constexpr int64_t kFirstLevel = 24 << 10;  // bytes
