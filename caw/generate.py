@@ -183,7 +183,8 @@ def iter_generate(
         do_sample, temperature, top_k, top_p: as in transformers; 0 and 1.0 switch top_k and top_p off; the temperature
             is at least 1e-6.
         seed: of the sampling noise, in [0, 2^64).
-        batch_size: sequences decoded at once; None = 8 or fewer. In float32 the text does not depend on it.
+        batch_size: sequences decoded at once; None = 8 or fewer. In float32 the text does not depend on it; in bfloat16
+            a near tie may (6 of 96 texts, benchmarks/bench_batches.py).
         stop: strings that end a sequence; they are left out of its text.
         streamer: a transformers streamer; one prompt only. As in transformers it is given the prompt's ids [1, T]
             first, then each token (those of a stop string too), and its end() is called whatever happens.

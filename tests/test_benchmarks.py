@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -282,3 +283,25 @@ def test_tokens_lost_by_tokenising_anew(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert list(rows) == [("kgw", power.EVERYDAY), ("exp", power.EVERYDAY)]
     found = power.measure(rows["exp", power.EVERYDAY], "exp", power.EVERYDAY)
     assert [(r["tokens"], r["texts"]) for r in found] == [(25, 1), (25, 1), (50, 1), (50, 1)]
+
+
+def test_texts_that_part_with_the_batch_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module("bench_batches")
+    assert [module.first_difference(*pair) for pair in (([1, 2], [1, 2]), ([1, 2], [1, 3]), ([1], [1, 2]))] == [
+        None,
+        1,
+        1,
+    ]
+    seen: list[list[int]] = []
+
+    class Model:
+        device = torch.device("cpu")
+
+        def __call__(self, ids: torch.Tensor) -> Any:
+            seen.append(ids[0].tolist())
+            return SimpleNamespace(logits=torch.arange(10.0).expand(1, ids.shape[1], 10) / 4)
+
+    row = module.compare(Model(), [[7], [8], [9]], [[1, 2], [3, 4], [5]], [[1, 2], [3, 9], [5, 6]])
+    assert row == {"texts": 3, "equal": 1, "first_difference": [1, 1], "gaps": [1.25]}
+    assert seen == [[8, 3]], "only where both texts have a token is there a gap to look at"
