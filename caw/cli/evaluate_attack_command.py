@@ -15,6 +15,7 @@ from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.evaluation.attacked import Attacker, choose_plans
 from caw.evaluation.attacks import AttackSetup
 from caw.evaluation.config import Config, read_config
+from caw.evaluation.manifest import check_cells
 from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Store
@@ -89,13 +90,16 @@ def evaluate_attack_command(
 
 
 def config_of_run(folder: Path) -> Config:
-    """The config that a run's folder keeps; raises FileNotFoundError for a folder without one."""
+    """The config that a run's folder keeps; raises FileNotFoundError for a folder without one,
+    ValueError where texts were made otherwise than it says (with another CAW_KEY, for one)."""
     path = folder / "config.yaml"
     if not path.is_file():
         raise FileNotFoundError(
             f"expected config.yaml in the run's folder, found none in {folder}; give a run's output"
         )
-    return read_config(path)
+    config = read_config(path)
+    check_cells(config, Store(folder), config.plan())
+    return config
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

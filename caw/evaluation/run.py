@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from caw.decoding.slots import vocabulary_size
 from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.every_prompt import generate_every
+from caw.evaluation.manifest import check_cells, planned_manifest
 from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Cell, Generation, Store
@@ -112,8 +112,12 @@ class Runner:
         return [question for question in self.shard.of(self.questions(plan)) if question.id not in done]
 
     def run(self) -> int:
-        """Generate what is missing; returns how many texts that were. Interrupted, everything finished is kept."""
+        """Generate what is missing; returns how many texts that were. Interrupted, everything finished is kept.
+
+        Raises ValueError before anything is written where texts were made otherwise than the config says now.
+        """
         plans = self.plan()
+        check_cells(self.config, self.store, self.config.plan())
         left = {plan: len(self.todo(plan)) for plan in _widest(plans)}
         total, made = sum(left.values()), 0
         self.store.write_config(self.config.text)
@@ -157,8 +161,12 @@ class Runner:
         return Scorer(self.config, self.store)
 
     def score(self, *, anew: bool = False) -> None:
-        """Scores and results of every cell of the plan that has texts; `anew` does not trust earlier scores."""
+        """Scores and results of every cell of the plan that has texts; `anew` does not trust earlier scores.
+
+        Raises ValueError where texts were made otherwise than the config says now.
+        """
         plans = self.plan()
+        check_cells(self.config, self.store, self.config.plan())
         self.scorer.update(plans, anew=anew)
         self.write_results()
 
@@ -189,37 +197,11 @@ class Runner:
 
     def manifest(self, plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Policy | None) -> dict[str, Any]:
         """What every text of a cell shares and depends on; equal for all its processes and runs, and without keys."""
-        task = self.config.tasks[plan.task]
-        made: dict[str, Any] = {
-            "model": plan.model,
-            "source": Path(self.config.models[plan.model].source).name,
-            "model_sha256": loaded.sha256,
-            "dtype": str(loaded.model.dtype).removeprefix("torch."),
-            "task": plan.task,
-            "data_sha256": task.sha256,
-            "split": task.split,
-            "shots": task.shots,
-            "stop": list(task.stop),
-            "generation": self.config.generation.of_text,
-        }
-        if mark is None or plan.watermark is None or plan.policy is None:
-            return {**made, "watermark": None, "policy": None, "key": None, "key_id": None}
-        spec = self.config.watermarks[plan.watermark]
-        _, strength = self.config.policies[plan.policy].for_watermark(plan.watermark, spec.kind)
-        made |= {
-            "watermark": plan.watermark,
-            "watermark_parameters": {"kind": spec.kind, **spec.parameters, **strength},
-            "policy": plan.policy,
-            "policy_parameters": {
-                "kind": self.config.policies[plan.policy].kind, **self.config.policy_parameters(plan)
-            },
-            "key": plan.key,
-            "key_id": mark.key_id,
-        }  # fmt: skip
-        if mark.foreign:  # its lists cover the model's vocabulary, which the detector has to know
+        made = planned_manifest(self.config, plan)
+        made |= {"model_sha256": loaded.sha256, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
+        if mark is not None and mark.foreign:  # its lists cover the model's vocabulary, which the detector has to know
             made["watermark_parameters"]["vocab_size"] = vocabulary_size(loaded.model)
         if isinstance(policy, CapacityPolicy):
-            made["policy_parameters"]["evaluator"] = Path(str(policy.evaluator)).name
             made["evaluator_sha256"] = provenance.state_sha256(policy.network.state_dict())
         return made
 

@@ -87,7 +87,8 @@ class Score:
     @property
     def identity(self) -> tuple[Any, ...]:
         """Scores are replaced, never repeated: one per identity."""
-        return (self.cell, self.watermark, self.key, self.attack, self.source, natural(self.id))
+        # the id itself too: 1 and 01 are alike as numbers
+        return (self.cell, self.watermark, self.key, self.attack, self.source, natural(self.id), self.id)
 
 
 class Cell:
@@ -103,15 +104,22 @@ class Cell:
     def begin(self, manifest: Mapping[str, Any]) -> None:
         """Keep the manifest; raises ValueError if texts are there that were made with another one."""
         known = self.manifest
-        for name in known.keys() | manifest.keys() if known else ():
-            if known.get(name) != manifest.get(name):
-                raise ValueError(
-                    f"cell {self.name} was made with {name} {known.get(name)!r}, this run has {manifest.get(name)!r}; "
-                    "go back to that, or give another output folder"
-                )
+        if known:
+            self.check(manifest, known.keys() | manifest.keys())
         if not known:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / "cell.json", manifest)
+
+    def check(self, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Raise ValueError for the first of these names that the kept manifest and this one say otherwise."""
+        old, new = comparable(self.manifest), comparable(manifest)
+        for name in sorted(names):
+            if old.get(name) != new.get(name):
+                remedy = "set CAW_KEY or `seed` as they were then" if name == "key_id" else "go back to that"
+                raise ValueError(
+                    f"cell {self.name} was made with {name} {old.get(name)!r}, this run has {new.get(name)!r}; "
+                    f"{remedy}, or give another output folder"
+                )
 
     def files(self) -> list[Path]:
         """The generations' files of all ranks."""
@@ -213,6 +221,15 @@ class Store:
     def write_config(self, text: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         replace_file(self.path / "config.yaml", text.encode())
+
+
+def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest without what is derived or only a name: an evaluator is its digest, however its file is called."""
+    kept = dict(manifest)
+    for name, derived in (("policy_parameters", "evaluator"), ("watermark_parameters", "vocab_size")):
+        if kept.get(name):
+            kept[name] = {k: v for k, v in kept[name].items() if k != derived}
+    return kept
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:

@@ -167,6 +167,43 @@ def test_other_settings_are_refused_by_cells_made_before(made: dict[str, Any], t
     runner({**made, "generation": {**made["generation"], "batch_size": 5}}, tmp_path, only=("*.hard.0",)).run()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, r"soft.0 was made with key_id '\w{8}', this run has '\w{8}'; set CAW_KEY"),
+        ({"watermarks": {"kgw": {"gamma": 0.25}}}, r"was made with watermark_parameters .*0.5"),
+        ({"generation": {"max_new_tokens": 13}}, r"was made with generation"),
+        ({"tasks": {"mine": {"kind": "jsonl", "path": "OTHER", "grade": "contains"}}}, r"was made with data_sha256"),
+    ],
+)
+def test_texts_are_never_scored_as_if_made_otherwise(
+    made: dict[str, Any], whole: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """Under another key the clearest mark is not there: refused also where nothing is left to generate."""
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"prompt": "small", "answer": "a"}) + "\n")
+    text = json.dumps({**made, **change}).replace("OTHER", str(other))
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    for work in (runner(json.loads(text), whole), runner(json.loads(text), whole, only=("*.none", "*.soft.0"))):
+        with pytest.raises(ValueError, match=message):
+            work.run()
+        with pytest.raises(ValueError, match=message):
+            work.score(anew=True)
+    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+
+
+def test_an_evaluator_is_its_digest_and_not_its_name(made: dict[str, Any], tmp_path: Path) -> None:
+    runner(made, tmp_path, limit=1, only=("*.caw.0",)).run()
+    old = Path(made["models"]["tiny"]["evaluator"])
+    (tmp_path / "renamed.safetensors").write_bytes(old.read_bytes())
+    tiny = {**made["models"]["tiny"], "evaluator": str(tmp_path / "renamed.safetensors")}
+    assert runner({**made, "models": {"tiny": tiny}}, tmp_path, limit=2, only=("*.caw.0",)).run() == 1
+    torch.manual_seed(4)
+    Evaluator(FeatureSpec(), hidden=8).save(tmp_path / "renamed.safetensors")
+    with pytest.raises(ValueError, match="was made with evaluator_sha256"):
+        runner({**made, "models": {"tiny": tiny}}, tmp_path, limit=3, only=("*.caw.0",)).run()
+
+
 def test_a_model_runs_out_of_room(made: dict[str, Any], tmp_path: Path) -> None:
     """A prompt that is too long counts as wrong and is counted; the others go on."""
     data = tmp_path / "long.jsonl"

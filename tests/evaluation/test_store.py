@@ -162,3 +162,11 @@ def test_lines_of_a_file_that_is_empty_or_ends_inside_a_character(tmp_path: Path
 def test_numbers_in_names_sort_as_numbers() -> None:
     names = ["a/10", "a/9", "a", "10", "9", "a/b", "\u00b2", ""]
     assert sorted(names, key=natural) == ["", "9", "10", "a", "a/9", "a/10", "a/b", "\u00b2"]
+
+
+def test_scores_of_ids_that_are_alike_as_numbers_are_all_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = [Score("c", name, "kgw", 0, "none", 1, "model", 0.5, 0.0, 1, 1) for name in ("q/1", "q/01", "q/2")]
+    store.update_scores(made)
+    store.update_scores(made[:1])
+    assert [score.id for score in store.read_scores()] == ["q/01", "q/1", "q/2"]

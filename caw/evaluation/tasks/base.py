@@ -162,9 +162,14 @@ class Task(ABC):
         return list(self._usable(rows, where, read))
 
     def _usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> Iterator[Question]:
+        seen = set[str]()
         for index, row in enumerate(rows):
             try:
-                yield read(index, row)
+                question = read(index, row)
+                if question.id in seen:  # 1 and "1" are two ids of JSON, but one of a question
+                    raise ValueError(f"a question's id must be used once, found {question.id} again")
+                seen.add(question.id)
+                yield question
             except ValueError as error:
                 message = f"{where}, line {getattr(row, 'number', index + 1)}: {error}"
                 if self.bad_lines == "error":

@@ -104,6 +104,15 @@ def test_a_malformed_line_is_named_and_fatal_or_skipped(tmp_path: Path) -> None:
         assert [q.id for q in jsonl(tmp_path, *rows, bad_lines="skip").questions()] == ["mine/1", "mine/5"]
 
 
+def test_an_id_is_one_question(tmp_path: Path) -> None:
+    """1 and "1" differ in JSON, but not in a cell, which would hold the question twice and never open again."""
+    rows = ({"id": 1, "prompt": "a", "answer": "b"}, {"id": "1", "prompt": "c", "answer": "d"})
+    with pytest.raises(ValueError, match=r"mine.jsonl, line 2: a question's id must be used once, found mine/1 again"):
+        jsonl(tmp_path, *rows).questions()
+    with pytest.warns(UserWarning, match="found mine/1 again"):
+        assert [q.prompt for q in jsonl(tmp_path, *rows, bad_lines="skip").questions()] == ["a"]
+
+
 def test_malformed_questions_of_the_shipped_tasks(gsm8k: Path, mmlu: Path) -> None:
     with open(gsm8k / "gsm8k" / "test.jsonl", "a") as file:
         file.write('{"question": "?", "answer": "no number"}\n')
