@@ -8,14 +8,16 @@ and people's answers, tested under the same keys. Thresholds that are fitted com
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import optimize, stats
 
 from caw.detection import Detector
-from caw.evaluation.quality import RESAMPLES, interval, resampled
+from caw.evaluation.quality import LEVEL, RESAMPLES, interval, resampled, share_interval
 from caw.evaluation.store import Score
 
 FPRS = {"1e2": 1e-2, "1e3": 1e-3}
@@ -97,12 +99,8 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
     return float(roc_auc_score(labels, -np.concatenate([positives, negatives])))
 
 
-def auroc_interval(
-    positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES
-) -> tuple[float, float] | None:
-    """Interval of the AUROC, questions resampled with all their texts."""
-    if not len(positives) or not len(negatives):
-        return None
+def auroc_resamples(positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES) -> np.ndarray:
+    """AUROCs float64 [R], questions resampled with all their texts; NaN where one has no positive or no negative."""
     order = np.sort(negatives.p_values)
     place = np.argsort(negatives.p_values, kind="stable")
     above = np.searchsorted(order, positives.p_values, side="right")
@@ -115,7 +113,48 @@ def auroc_interval(
         wins = ours @ (total - (below[above] + below[from_equal]) / 2)
         whole = ours.sum() * total
         values[i] = wins / whole if whole else np.nan
-    return interval(values)
+    return values
+
+
+def auroc_interval(
+    positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES
+) -> tuple[float, float] | None:
+    """Score interval of the AUROC: the values from which the measured one lies at most 1.96 of their own standard
+    errors away (Newcombe 2006, Statistics in Medicine 25:559, with Hanley and McNeil's variance).
+
+    The number of texts in that variance is what the spread over resampled questions amounts to, at most the number
+    there is; where nothing spreads (an AUROC of 1), the number of questions. Percentiles alone would say [1, 1] there.
+    """
+    if not len(positives) or not len(negatives):
+        return None
+    value = auroc(positives.p_values, negatives.p_values)
+    values = auroc_resamples(positives, negatives, questions, resamples)
+    spread = float(np.var(values[np.isfinite(values)]))
+    most = min(len(positives), len(negatives))
+    texts = float(min(most, questions))
+    assert value is not None
+    if spread > 0:
+        one, pair = value * (1 - value), _hanley(value)
+        found = (one * pair + math.sqrt((one * pair) ** 2 + 4 * spread * one * (1 - pair))) / (2 * spread)
+        texts = min(max(found, 2.0), float(most))
+    return _score_interval(value, texts)
+
+
+def _hanley(value: float) -> float:
+    """Correlation-like part of Hanley and McNeil's variance (1982, Radiology 143:29)."""
+    return (1 - value) / (2 - value) + value / (1 + value)
+
+
+def _score_interval(value: float, texts: float) -> tuple[float, float]:
+    z = float(stats.norm.ppf(0.5 + LEVEL / 2))
+
+    def beyond(x: float) -> float:
+        return (x - value) ** 2 - z * z * x * (1 - x) * (1 + (texts - 1) * _hanley(x)) / texts**2
+
+    tiny = 1e-12  # at 0 and 1 the variance itself is 0, which is a root that says nothing
+    low = float(optimize.brentq(beyond, 0.0, min(value, 1 - tiny))) if value > tiny else 0.0
+    high = float(optimize.brentq(beyond, max(value, tiny), 1.0)) if value < 1 - tiny else 1.0
+    return low, high
 
 
 def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | None:
@@ -140,11 +179,9 @@ def f1(positives: np.ndarray, negatives: np.ndarray, threshold: float) -> float:
     return 2 * found / (1 + found + false)
 
 
-def _share_interval(samples: Samples, hits: np.ndarray, questions: int) -> list[float] | None:
-    drawn = resampled(questions)[:, samples.question]
-    with np.errstate(invalid="ignore"):
-        ends = interval((drawn @ hits) / drawn.sum(axis=1))
-    return list(ends) if ends else None
+def _share_interval(samples: Samples, hits: np.ndarray, questions: int) -> list[float]:
+    right = np.bincount(samples.question, weights=hits, minlength=questions)
+    return list(share_interval(right, np.bincount(samples.question, minlength=questions)))
 
 
 def metrics(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
@@ -195,14 +232,22 @@ def _fitted(marked: Samples, others: Samples, names: Sequence[str], suffix: str)
     return found
 
 
-def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: float) -> list[float] | None:
-    drawn = resampled(len(half)) * ~half
-    ours, theirs = drawn[:, marked.question], drawn[:, others.question]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = (ours @ (marked.p_values <= threshold)) / ours.sum(axis=1)
-        false = (theirs @ (others.p_values <= threshold)) / theirs.sum(axis=1)
-        ends = interval(2 * found / (1 + found + false))
-    return list(ends) if ends else None
+def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: float) -> list[float]:
+    """Of the F1 at this threshold, from draws of the two shares given what was counted (Jeffreys' prior), a question's
+    keys counting once. Percentiles of resamples would say [1, 1] of an F1 of 1."""
+    rng = np.random.default_rng(0)
+    draws = []
+    for side in (marked, others):
+        test = ~half[side.question]
+        hits, count = (side.p_values <= threshold)[test], int(test.sum())
+        texts = min(count, len(np.unique(side.question[test])))
+        share = float(hits.mean())
+        draws.append(rng.beta(share * texts + 0.5, (1 - share) * texts + 0.5, size=RESAMPLES))
+    found, false = draws
+    ends = interval(2 * found / (1 + found + false))
+    value = f1(marked.p_values[~half[marked.question]], others.p_values[~half[others.question]], threshold)
+    assert ends is not None
+    return [min(ends[0], value), max(ends[1], value)]
 
 
 def _quantile(negatives: np.ndarray, fpr: float) -> float | None:

@@ -29,7 +29,7 @@ tbody tr:hover { background: var(--card); }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; display: block; }
 code { overflow-wrap: anywhere; font-size: .85rem; }
 """
-ROBUST_NOTE = "Lower is more robust. Whiskers: 95 % interval, questions resampled."
+ROBUST_NOTE = "Lower is more robust. Whiskers: 95 % interval over questions."
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from caw.evaluation import detectability
 from caw.evaluation.config import config_of
 from caw.evaluation.judge import PERPLEXITY_FILE, SAID
-from caw.evaluation.quality import interval, resampled
+from caw.evaluation.quality import difference_interval
 from caw.evaluation.report_latency import Latency, read_latency
 from caw.evaluation.store import Score, Store, natural, read_lines
 
@@ -42,7 +42,7 @@ class Robust:
 
     found, auroc: arrays float64 [keys], in order of the keys; auroc is NaN without attacked negatives. loss: what was
     found without the attack - what is found with it, float64 [questions], means over keys. loss_ci: 95 % interval of
-    its mean, questions resampled with all their keys. false: share of attacked negatives found, NaN without any.
+    its mean, see `quality.difference_interval`. false: share of attacked negatives found, NaN without any.
     """
 
     setting: Setting
@@ -245,7 +245,7 @@ def _robust(
         found.append(np.mean(p <= LEVEL))
         auroc.append(detectability.auroc(p, null))
     loss = np.array([np.mean(values) for values in losses.values()])
-    ends = interval(resampled(len(loss)) @ loss / len(loss))
+    ends = difference_interval(loss)
     assert ends is not None
     edits = [attacked[key][i].edit_rate for key, ids in shared.items() for i in ids]
     return Robust(

@@ -159,7 +159,7 @@ def robustness_table(data: ReportData, found: Iterable[Robust]) -> Table:
               "FPR after", "texts")  # fmt: skip
     note = (
         "TPR: share of texts with an exact p-value of at most 0.01, mean over keys; loss with its 95 % interval, "
-        "questions resampled. AUC and FPR: the same attack on the model's unmarked answers. Words changed: what "
+        "over questions. AUC and FPR: the same attack on the model's unmarked answers. Words changed: what "
         "the attack really did, whatever it was asked for."
     )
     return Table("Robustness: detection under attacks", header, tuple(rows), note)

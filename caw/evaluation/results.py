@@ -101,20 +101,14 @@ class Results:
         row["runs"] = runs
         return row
 
-    def accuracy_interval(self, plans: Sequence[CellPlan]) -> list[float] | None:
-        """Wilson's for one key; over several, questions resampled with all their keys."""
-        if len(plans) == 1:
-            made = self.texts[plans[0].name]
-            return list(quality.wilson(sum(g.correct for g in made), len(made)))
-        by_question: dict[str, list[bool]] = defaultdict(list)
+    def accuracy_interval(self, plans: Sequence[CellPlan]) -> list[float]:
+        """Wilson's; over several keys, of as many answers as are independent, a question's keys together."""
+        right, total = defaultdict[str, int](int), defaultdict[str, int](int)
         for plan in plans:
             for g in self.texts[plan.name]:
-                by_question[g.id].append(g.correct)
-        right = np.array([sum(v) for v in by_question.values()], dtype=np.float64)
-        total = np.array([len(v) for v in by_question.values()], dtype=np.float64)
-        drawn = quality.resampled(len(right))
-        ends = quality.interval((drawn @ right) / (drawn @ total))
-        return list(ends) if ends else None
+                right[g.id] += g.correct
+                total[g.id] += 1
+        return list(quality.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
 
     def detection(self, plans: Sequence[CellPlan], attack: str) -> dict[str, Any]:
         """Metrics of the positives of these cells against their negatives; {} where nothing was scored."""

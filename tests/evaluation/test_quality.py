@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caw.evaluation.quality import Outcomes, compare, equal_detection, interval, mcnemar, resampled, sign_flip, wilson
+from caw.evaluation.quality import (
+    Outcomes,
+    compare,
+    difference_interval,
+    equal_detection,
+    interval,
+    mcnemar,
+    resampled,
+    share_interval,
+    sign_flip,
+    wilson,
+)
 from caw.testing import assert_close
 
 
@@ -26,6 +37,49 @@ def test_wilson_covers_as_often_as_it_says() -> None:
         inside = [k for k in range(51) if wilson(k, 50)[0] <= share <= wilson(k, 50)[1]]
         covered.append(float(stats.binom.pmf(inside, 50, share).sum()))
     assert 0.94 < np.mean(covered) < 0.96
+
+
+@pytest.mark.parametrize(("share", "keys"), [(0.5, 1), (0.9, 5), (0.98, 3), (0.02, 1)])
+def test_the_interval_of_a_share_over_keys_covers_the_truth(share: float, keys: int) -> None:
+    """400 worlds of 100 questions, some harder than others: fewer than 353 hold it with probability 1e-3 if 92 % do, as
+    Wilson's intervals of such shares."""
+    rng, inside = np.random.default_rng(6), 0
+    for _ in range(400):
+        right = rng.binomial(keys, rng.beta(2 * share, 2 * (1 - share), 100))
+        low, high = share_interval(right, np.full(100, keys))
+        inside += low <= share <= high
+    assert inside >= 353
+
+
+def test_the_interval_of_a_share_of_one_key_is_wilsons_and_equal_keys_say_no_more() -> None:
+    right = np.array([1, 0, 1, 1, 0, 1, 1])
+    assert_close(share_interval(right, np.ones(7)), wilson(5, 7), "float64")
+    assert_close(share_interval(5 * right, np.full(7, 5)), wilson(5, 7), "float64")
+    assert share_interval(np.full(7, 5), np.full(7, 5)) == wilson(7, 7)
+    assert share_interval(np.zeros(3), np.zeros(3)) == (0.0, 1.0)
+    # independent keys are as good as questions
+    rng = np.random.default_rng(7)
+    low, high = share_interval(rng.binomial(5, 0.5, 4000), np.full(4000, 5))
+    least, most = wilson(10_000, 20_000)
+    assert 0.97 < (high - low) / (most - least) < 1.05
+
+
+@pytest.mark.parametrize(("more", "less"), [(0.09, 0.01), (0.1, 0.1), (0.2, 0.05)])
+def test_the_interval_of_a_difference_covers_the_truth(more: float, less: float) -> None:
+    """400 worlds: fewer than 366 hold the truth with probability 1e-3 if 95 % do."""
+    rng, inside = np.random.default_rng(8), 0
+    for _ in range(400):
+        drawn = rng.random(100)
+        ends = difference_interval((drawn < more).astype(float) - ((drawn >= more) & (drawn < more + less)))
+        assert ends is not None
+        inside += ends[0] <= more - less <= ends[1]
+    assert inside >= 366
+
+
+def test_questions_that_all_agree_do_not_prove_that_all_would() -> None:
+    assert difference_interval(np.array([])) is None
+    ends = difference_interval(np.zeros(100))
+    assert ends is not None and -0.04 < ends[0] == -ends[1] < -0.01
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 0), (1, 0), (3, 3), (2, 9), (0, 12)])
