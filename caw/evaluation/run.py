@@ -137,11 +137,7 @@ class Runner:
         policy = self.config.policy(plan) if plan.watermark else None
         task, cell = self.config.tasks[plan.task], self.store.cell(plan.name)
         cell.begin(self.manifest(plan, loaded, mark, policy))
-        run = self.store.keep_run(
-            provenance.run_record(
-                self.command, batch_size=self.config.generation.batch_size, device=str(loaded.model.device)
-            )
-        )
+        run = self.store.keep_run(self.record(loaded))
         bar.cell(plan.name)
         with cell.writer(self.shard.rank) as writer:
             for result in self.results(todo, task, loaded, mark, policy, bar):
@@ -204,6 +200,17 @@ class Runner:
         if isinstance(policy, CapacityPolicy):
             made["evaluator_sha256"] = provenance.state_sha256(policy.network.state_dict())
         return made
+
+    def record(self, loaded: Loaded) -> dict[str, Any]:
+        """How the lines of this process are made; its config is kept under the id that stands here."""
+        return provenance.run_record(
+            self.command,
+            batch_size=self.config.generation.batch_size,
+            device=str(loaded.model.device),
+            config=self.store.write_config(self.config.text),
+            seed=self.config.seed,
+            keys_from="CAW_KEY" if os.environ.get("CAW_KEY") else "seed",
+        )
 
     def report(self, cell: Cell, new: int, tokens: int, seconds: float) -> None:
         made = cell.read()

@@ -2,6 +2,7 @@
 
     OUTPUT/
       config.yaml                    the config of the last run
+      configs/<id>.yaml              every config that lines were made by
       runs/<id>.json                 how lines were made: versions, git commit, command, processes
       cells/<cell>/cell.json         what every text of the cell shares (never the key)
       cells/<cell>/generations.<rank>.jsonl    a line per question, written whole as soon as it is finished
@@ -218,9 +219,12 @@ class Store:
         """Held while results are made and written, so that a process with an older view cannot write last."""
         return locked(self.path / ".lock.results", "results.json", wait=True)
 
-    def write_config(self, text: str) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path / "config.yaml", text.encode())
+    def write_config(self, text: str) -> str:
+        """Keep the config as the last one and for good; returns its id, the same for equal texts."""
+        name = hashlib.sha256(text.encode()).hexdigest()[:12]
+        for path in (self.path / "config.yaml", self.path / "configs" / f"{name}.yaml"):
+            replace_file(path, text.encode())
+        return name
 
 
 def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:

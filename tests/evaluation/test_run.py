@@ -277,6 +277,10 @@ def test_command_line(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     assert "4 new texts" in result.output and "published 4 answers" in result.output
     again = invoke("-c", config, "--scores-only", "--only", "*.soft.0")
     assert again.exit_code == 0 and "0 new texts" in again.output
+    store = Store(tmp_path / "out")
+    record = store.run(store.cell("tiny.mine.kgw.soft.0").read()[0].run)
+    assert (record["seed"], record["keys_from"]) == (0, "CAW_KEY")
+    assert (store.path / "configs" / f"{record['config']}.yaml").read_text() == Path(config).read_text()
     everything = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     number = str(config_of(made).key(0))
     assert "correct horse" not in everything and number not in everything

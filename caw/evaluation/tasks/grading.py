@@ -16,7 +16,8 @@ from caw.evaluation.tasks.base import Graded, last, up_to_line_end
 NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
 ANY_NUMBER = re.compile(NUMBER)
-STATED_LETTER = re.compile(r"\banswer is:?\s*[*\s]*\(?([A-J])(?:\)|\b)", re.IGNORECASE)
+# a small letter only in parentheses: "the answer is a kinship system" states none
+STATED_LETTER = re.compile(r"(?i:\banswer is:?)[*\s]*(?:\(([A-Ja-j])\)|\(?([A-J])\b)")
 ANY_LETTER = re.compile(r"\(([A-J])\)")
 
 
@@ -38,7 +39,7 @@ def grade_letter(text: str, gold: str) -> Graded:
     """The letter of a choice."""
     stated = STATED_LETTER.search(text)
     if stated:
-        return _graded(stated[1].upper(), "stated", gold, up_to_line_end(text, stated.end()))
+        return _graded((stated[1] or stated[2]).upper(), "stated", gold, up_to_line_end(text, stated.end()))
     found = last(ANY_LETTER.findall(text))
     return _graded(found, "last" if found else None, gold, text.rstrip())
 
