@@ -12,7 +12,7 @@ from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
 from caw.evaluation.attacked import choose_plans
-from caw.evaluation.judge import Judge, judge_name
+from caw.evaluation.judge import Judge, check_given, judge_name
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Store
 from caw.models import load_model
@@ -45,6 +45,7 @@ def evaluate_perplexity_command(
             torch.set_num_threads(threads)
         config = config_of_run(run_folder)
         plans = choose_plans(config.plan(), only or ())
+        check_given(given)  # before a model is loaded for nothing
         loaded, tokenizer = load_model(model, device=device, dtype=dtype)
         scorer = Scorer(config, Store(run_folder))
         judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]

@@ -43,8 +43,7 @@ class Judge:
     say: Callable[[str], None] = lambda line: None
 
     def __post_init__(self) -> None:
-        if self.given not in get_args(Given):
-            raise ValueError(f"--given must be one of {', '.join(get_args(Given))}, got {self.given!r}; choose one")
+        check_given(self.given)
 
     def run(self, plans: Sequence[CellPlan]) -> int:
         """Read what has no line yet; returns how many texts that were. Killed at any moment, finished lines stay.
@@ -90,6 +89,12 @@ class Judge:
         if self.given == "prompt":
             return prompt
         return re.split(r"\n[ \t]*\n", prompt.rstrip())[-1]
+
+
+def check_given(given: str) -> None:
+    """Raise ValueError unless it is a `Given`."""
+    if given not in get_args(Given):
+        raise ValueError(f"--given must be one of {', '.join(get_args(Given))}, got {given!r}; choose one")
 
 
 def judge_name(source: str) -> str:

@@ -59,6 +59,7 @@ def sections(data: ReportData) -> Iterator[Section]:
             "accuracy; dashed: unmarked texts."
         )
         yield Section(f"Trade-off: {task}", (), _drawn(f"pareto-{task}", plots.pareto(data, task)), caption)
+    yield Section("Detection in detail", (tables.detection_table(data),))
     yield Section("Accuracy at equal detection", (tables.equal_detection_table(data),))
     yield Section("Paired comparisons", (tables.comparison_table(data),))
     yield Section("What was measured", (tables.run_table(data),))

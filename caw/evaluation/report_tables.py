@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from caw.evaluation.perplexity import Comparison, box, compare_accuracy, compare_perplexity
 from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
 from caw.show import format_p
 
 DASH = "–"
+DETECTION = ("auroc", "f1", "tpr_at_fpr_1e2", "tpr_at_fpr_1e3")
 NOTHING = Comparison(0, math.nan, math.nan, math.nan, math.nan)
 
 
@@ -87,6 +90,31 @@ def main_table(data: ReportData, task: str) -> Table:
     )
 
 
+def detection_table(data: ReportData) -> Table:
+    """What Table 1 leaves out: intervals, false alarms, people's answers as negatives, and how far keys differ."""
+    rows = []
+    for setting in data.settings():
+        row = data.row(setting)
+        if setting.watermark == NONE:
+            continue
+        between = row.get("sd_over_keys") or {}
+        rows.append((
+            setting.model, setting.task, data.label(setting), str(row.get("keys") or DASH),
+            *(with_interval(row.get(n), row.get(f"{n}_ci")) for n in DETECTION),
+            number(row.get("fpr_1e2")), number(row.get("auroc_human")), number(row.get("f1_human")),
+            number(row.get("fpr_human_1e2")), number(between.get("accuracy")), number(between.get("auroc")),
+            number(between.get("f1")),
+        ))  # fmt: skip
+    header = ("model", "task", "setting", "keys", "AUC", "F1", "TPR at 1 %", "TPR at 0.1 %", "FPR at 1 %",
+              "AUC, people", "F1, people", "FPR, people", "sd of acc.", "sd of AUC", "sd of F1")  # fmt: skip
+    note = (
+        "In brackets 95 % intervals over questions, under these keys; sd: standard deviation between keys. FPR at 1 %: "
+        "share of unmarked answers with an exact p-value of at most 0.01. People: their answers to the same questions "
+        "as negatives, which differ from the model's in length and style."
+    )
+    return Table("Detection", header, tuple(rows), note)
+
+
 def run_table(data: ReportData) -> Table:
     """How much was measured of each setting, and what the texts are like."""
     rows = []
@@ -151,16 +179,17 @@ def robustness_table(data: ReportData, found: Iterable[Robust]) -> Table:
             r.setting.model, r.setting.task, data.label(r.setting), r.attack, number(r.edit_rate),
             number(float(r.found.mean() + r.loss.mean())), number(float(r.found.mean())),
             with_interval(float(r.loss.mean()), r.loss_ci),
+            number(float(np.std(r.found, ddof=1))) if len(r.found) > 1 else DASH,
             number(float(r.auroc.mean())), number(r.false), str(r.texts),
         )
         for r in found
     ]  # fmt: skip
-    header = ("model", "task", "setting", "attack", "words changed", "TPR before", "TPR after", "loss", "AUC after",
-              "FPR after", "texts")  # fmt: skip
+    header = ("model", "task", "setting", "attack", "words changed", "TPR before", "TPR after", "loss", "sd over keys",
+              "AUC after", "FPR after", "texts")  # fmt: skip
     note = (
         "TPR: share of texts with an exact p-value of at most 0.01, mean over keys; loss with its 95 % interval, "
-        "over questions. AUC and FPR: the same attack on the model's unmarked answers. Words changed: what "
-        "the attack really did, whatever it was asked for."
+        "over questions; sd: of the TPR after, between keys. AUC and FPR: the same attack on the model's unmarked "
+        "answers. Words changed: what the attack really did, whatever it was asked for."
     )
     return Table("Robustness: detection under attacks", header, tuple(rows), note)
 

@@ -19,6 +19,7 @@ from caw.evaluation.store import Generation, Score
 
 Group = tuple[str, str, str | None, str | None]  # model, task, watermark, policy
 DIGITS = 6
+REPEATED = ("accuracy", "auroc", "f1", *(f"tpr_at_fpr_{suffix}" for suffix in FPRS))
 
 
 @dataclass
@@ -64,10 +65,10 @@ class Results:
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
         """A row per key, and one over all keys if there are several."""
         plans = self.groups[group]
-        for plan in plans:
-            yield self.row(group, [plan])
+        single = [self.row(group, [plan]) for plan in plans]
+        yield from single
         if len(plans) > 1:
-            yield self.row(group, plans)
+            yield {**self.row(group, plans), "sd_over_keys": _spread(single)}
 
     def row(self, group: Group, plans: Sequence[CellPlan]) -> dict[str, Any]:
         """What the texts of one group and these keys say."""
@@ -262,6 +263,12 @@ def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequen
         "z_mean_unmarked": float(np.mean([s.z for s in negatives])) if negatives else None,
         "num_scored_mean": float(np.mean([s.num_scored for s in positives])),
     }
+
+
+def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Standard deviation between keys of what every key's row has: what intervals over questions do not hold."""
+    found = {name: [row[name] for row in rows if row.get(name) is not None] for name in REPEATED}
+    return {name: float(np.std(values, ddof=1)) for name, values in found.items() if len(values) == len(rows)}
 
 
 def _named(group: Group) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from caw.evaluation.report_plots import INK, robustness_plot, svg
 from caw.evaluation.report_tables import (
     Table,
     comparisons,
+    detection_table,
     equal_detection_table,
     main_table,
     perplexity_table,
@@ -101,6 +102,21 @@ def test_table_1(data: ReportData) -> None:
     assert table.rows[1][1:] == expected
 
 
+def test_detection_in_detail_shows_people_false_alarms_and_keys(data: ReportData) -> None:
+    row = {
+        **data.row(Setting(MODEL, TASK, "kgw", "hard")), "keys": 5, "auroc": 0.9, "auroc_ci": [0.81, 0.96],
+        "fpr_1e2": 0.015, "auroc_human": 0.87, "fpr_human_1e2": 0.02,
+        "sd_over_keys": {"accuracy": 0.031, "auroc": 0.042},
+    }  # fmt: skip
+    table = detection_table(ReportData([row]))
+    [cells] = table.rows
+    found = dict(zip(table.header, cells, strict=True))
+    assert (found["setting"], found["keys"], found["AUC"]) == ("KGW-hard", "5", "0.900 [0.81, 0.96]")
+    assert (found["FPR at 1 %"], found["AUC, people"], found["FPR, people"]) == ("0.015", "0.870", "0.020")
+    assert (found["sd of acc."], found["sd of AUC"], found["sd of F1"]) == ("0.031", "0.042", "–")
+    assert all(len(cells) == len(table.header) for cells in detection_table(data).rows)
+
+
 def test_several_models_stand_side_by_side(data: ReportData) -> None:
     other = {**data.row(Setting(MODEL, TASK, "kgw", "hard")), "model": "second", "accuracy": 0.123}
     table = main_table(ReportData([*data.rows, other]), TASK)
@@ -140,6 +156,7 @@ def test_robustness_against_the_definition(store: Store, data: ReportData) -> No
     assert one.texts == KEYS * QUESTIONS
     table = robustness_table(data, [one]).rows[0]
     assert table[2:7] == ("KGW-hard", "word-d-0.1", "0.100", f"{before.mean():.3f}", f"{after.mean():.3f}")
+    assert table[8] == f"{abs(after[0] - after[1]) / 2**0.5:.3f}"  # the standard deviation of two keys
 
 
 def test_robustness_of_partly_attacked_runs(data: ReportData) -> None:
@@ -195,7 +212,15 @@ def test_whole_report(small: Store, tmp_path: Path) -> None:
     assert "missing" not in done.stderr
     folder = tmp_path / "report"
     text = (folder / "report.md").read_text()
-    for heading in ("Accuracy and detection", "Trade-off", "Robustness", "Perplexity", "Latency", "Commands"):
+    for heading in (
+        "Accuracy and detection",
+        "Trade-off",
+        "Detection in detail",
+        "Robustness",
+        "Perplexity",
+        "Latency",
+        "Commands",
+    ):
         assert f"\n## {heading}" in text
     assert "What is missing" not in text
     assert "| whole, batch 1, prompt 64 | m | 1 | bfloat16 | exp+caw C=4 | 1.200 [1.10, 1.30] | 1.020 | 50.0 |" in text

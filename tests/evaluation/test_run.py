@@ -107,6 +107,9 @@ def test_scores_and_results(whole: Path) -> None:
     assert hard["command"] == "test" and hard["watermark_parameters"]["delta"] == 20.0
     right = [g.correct for key in (0, 1) for g in store.cell(f"tiny.mine.kgw.hard.{key}").read()]
     assert pooled["accuracy"] == float(f"{sum(right) / 18:.6g}")
+    by_key = [r["auroc"] for r in results["rows"] if r["policy"] == "hard" and r["key_id"] != "all"]
+    assert pooled["sd_over_keys"]["auroc"] == pytest.approx(abs(by_key[0] - by_key[1]) / 2**0.5, abs=1e-5)
+    assert "sd_over_keys" not in hard and pooled["auroc_human"] is not None
     assert pooled["z_mean"] > rows["soft", True]["z_mean"] > pooled["z_mean_unmarked"]
     pairs = {(c["a"], c["b"]) for c in results["comparisons"]}
     assert pairs == {
