@@ -25,11 +25,10 @@ struct Ahead {
   int64_t row, step;  // bytes
 };
 
-// The rows of x from m on, `now` of them, pass over `count` rows of the weight at `weight`, `bytes` each. A single pass
-// asks for what lies kAhead further on. One of several asks for its share of the next strip, or memory would rest in all
-// passes but the first.
+// The rows of x from m on, `now` of `rows`, pass over `count` rows of the weight at `weight`, `bytes` each. A single pass
+// asks for what lies kAhead behind the weight in hand, which takes no address of its own. One of several asks for its share
+// of the next strip, or memory would rest in all passes but the first.
 inline Ahead ask(const char* weight, int64_t count, int64_t bytes, int64_t vector, int64_t m, int64_t now, int64_t rows) {
-  if (now == rows) return {weight + kAhead, bytes, vector};
   return {weight + count * bytes + count * bytes * m / rows, bytes * now / rows, (vector * now + rows - 1) / rows};
 }
 

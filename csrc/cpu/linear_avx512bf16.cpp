@@ -20,7 +20,7 @@ constexpr int64_t kPairLanes = 32;
 
 CAW_INLINE __m512bh pairs(const uint16_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
 
-template <int M, int R>
+template <bool kAlone, int M, int R>
 static inline void dot_block(
     const uint16_t* x, int64_t stride, const uint16_t* weight, int64_t size, int64_t first, Ahead ahead, float* out) {
   constexpr int kSums = (R * M + W - 1) / W * W;  // always summed W at a time, or rows would depend on their number
@@ -35,8 +35,10 @@ static inline void dot_block(
       asm("" : "+v"(input[m]));  // kept in its register, not loaded again for every row of the weight
     }
     for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(asked + r * ahead.row, 0, kSecondLevel);
-      const __m512bh w = pairs(weight + (first + r) * size + k);
+      const uint16_t* own = weight + (first + r) * size + k;
+      __builtin_prefetch(
+          kAlone ? reinterpret_cast<const char*>(own) + kAhead : asked + r * ahead.row, 0, kSecondLevel);
+      const __m512bh w = pairs(own);
       for (int m = 0; m < M; ++m) total[r * M + m] = _mm512_dpbf16_ps(total[r * M + m], w, input[m]);
     }
   }
@@ -55,13 +57,28 @@ static inline void dot_block(
     for (int m = 0; m < M; ++m) out[m * kLinearTile + first + r] = lanes[r * M + m];
 }
 
-template <int M>
+template <bool kAlone, int M>
 static void dot_rows(
     const uint16_t* x, int64_t stride, const uint16_t* weight, int64_t size, int64_t count, Ahead ahead, float* out) {
   constexpr int R = M == 1 ? 8 : 16 / M >= 4 ? 4 : 16 / M >= 2 ? 2 : 1;
   int64_t first = 0;
-  for (; first + R <= count; first += R) dot_block<M, R>(x, stride, weight, size, first, ahead, out);
-  for (; first < count; ++first) dot_block<M, 1>(x, stride, weight, size, first, ahead, out);
+  for (; first + R <= count; first += R) dot_block<kAlone, M, R>(x, stride, weight, size, first, ahead, out);
+  for (; first < count; ++first) dot_block<kAlone, M, 1>(x, stride, weight, size, first, ahead, out);
+}
+
+template <bool kAlone>
+static void dot_pass(const uint16_t* x, int64_t rows, int64_t stride, const uint16_t* weight, int64_t size, int64_t count,
+    Ahead ahead, float* out) {
+  switch (rows) {
+    case 1: return dot_rows<kAlone, 1>(x, stride, weight, size, count, ahead, out);
+    case 2: return dot_rows<kAlone, 2>(x, stride, weight, size, count, ahead, out);
+    case 3: return dot_rows<kAlone, 3>(x, stride, weight, size, count, ahead, out);
+    case 4: return dot_rows<kAlone, 4>(x, stride, weight, size, count, ahead, out);
+    case 5: return dot_rows<kAlone, 5>(x, stride, weight, size, count, ahead, out);
+    case 6: return dot_rows<kAlone, 6>(x, stride, weight, size, count, ahead, out);
+    case 7: return dot_rows<kAlone, 7>(x, stride, weight, size, count, ahead, out);
+    default: return dot_rows<kAlone, 8>(x, stride, weight, size, count, ahead, out);
+  }
 }
 
 static void round_rows(const float* x, int64_t count, uint16_t* to) {
@@ -72,27 +89,16 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
     int64_t count, float* out) {
   if (dtype != kBFloat16) return kLinearAvx512.multiply(x, rows, padded, weight, dtype, size, count, out);
   constexpr int64_t kItem = sizeof(uint16_t);
+  const uint16_t *input = static_cast<const uint16_t*>(x), *weights = static_cast<const uint16_t*>(weight);
   const int64_t most = padded * 8 * kItem > kFirstLevel ? 4 : 8;
-  const int64_t strip = rows <= most ? count : kStrip;
-  for (int64_t first = 0; first < count; first += strip) {
-    const int64_t some = std::min(strip, count - first);
-    const uint16_t* from = static_cast<const uint16_t*>(weight) + first * size;
-    for (int64_t m = 0; m < rows;) {
-      const int64_t now = std::min(most, rows - m);
+  if (rows <= most) return dot_pass<true>(input, rows, padded, weights, size, count, {nullptr, 0, 0}, out);
+  for (int64_t first = 0; first < count; first += kStrip) {
+    const int64_t some = std::min(kStrip, count - first);
+    const uint16_t* from = weights + first * size;
+    for (int64_t m = 0, now; m < rows; m += now) {
+      now = std::min(most, rows - m);
       const Ahead ahead = ask(reinterpret_cast<const char*>(from), some, size * kItem, kPairLanes * kItem, m, now, rows);
-      const uint16_t* input = static_cast<const uint16_t*>(x) + m * padded;
-      float* target = out + m * kLinearTile + first;
-      switch (now) {
-        case 1: dot_rows<1>(input, padded, from, size, some, ahead, target); break;
-        case 2: dot_rows<2>(input, padded, from, size, some, ahead, target); break;
-        case 3: dot_rows<3>(input, padded, from, size, some, ahead, target); break;
-        case 4: dot_rows<4>(input, padded, from, size, some, ahead, target); break;
-        case 5: dot_rows<5>(input, padded, from, size, some, ahead, target); break;
-        case 6: dot_rows<6>(input, padded, from, size, some, ahead, target); break;
-        case 7: dot_rows<7>(input, padded, from, size, some, ahead, target); break;
-        default: dot_rows<8>(input, padded, from, size, some, ahead, target); break;
-      }
-      m += now;
+      dot_pass<false>(input + m * padded, now, padded, from, size, some, ahead, out + m * kLinearTile + first);
     }
   }
 }
