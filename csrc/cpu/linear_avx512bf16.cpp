@@ -70,6 +70,7 @@ template <bool kAlone>
 static void dot_pass(const uint16_t* x, int64_t rows, int64_t stride, const uint16_t* weight, int64_t size, int64_t count,
     Ahead ahead, float* out) {
   switch (rows) {
+    case 0: return;
     case 1: return dot_rows<kAlone, 1>(x, stride, weight, size, count, ahead, out);
     case 2: return dot_rows<kAlone, 2>(x, stride, weight, size, count, ahead, out);
     case 3: return dot_rows<kAlone, 3>(x, stride, weight, size, count, ahead, out);
