@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kNorm1 = 0, kQ = 1, kK = 2, kV = 3, kO = 4, kNorm2 = 5, kGate = 6, kUp = 7, kDown = 8;
 constexpr int64_t kQNorm = 9, kKNorm = 10;  // Qwen3's; absent in the others
+constexpr int64_t kMostSlots = int64_t(1) << 31;
 constexpr float kLargestExponent = 88.0f;   // of the vector exponential
 
 struct Matrix {
@@ -156,6 +157,8 @@ void check_scratch(const char* name, const Tensor& t, const Shape& at) {
 
 // Whose candidates the rows are: C of every sequence, or, packed, those that `rows` says, one after another.
 void place(Shape& at, const Tensor& hidden, int64_t slot, const std::optional<Tensor>& rows) {
+  // counted on from below; whether scratch has so many is checked where it is known
+  require(slot >= 0 && slot <= kMostSlots, "slot must be in [0, 2^31], got " + std::to_string(slot));
   if (rows.has_value()) {
     at.sequence = integers("rows", *rows);
     require(hidden.size(1) == 1 && at.rows == int64_t(at.sequence.size()), "hidden must have shape [" +

@@ -182,6 +182,7 @@ def test_opcheck() -> None:
         ({"cos": torch.zeros(2, 2, 5)}, "cos"),
         ({"slot": 2}, "slot"),
         ({"slot": -1}, "slot"),
+        ({"slot": 2**63 - 1}, "slot"),
         ({"rows": torch.tensor([0, 1])}, "hidden"),
         ({"rows": torch.tensor([0, 2]), **one_each()}, "rows"),
         ({"rows": torch.tensor([1, 0]), **one_each()}, "rows"),
