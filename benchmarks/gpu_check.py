@@ -157,6 +157,8 @@ def in_group(command: list[str], output: Any, environment: dict[str, str], secon
     process = subprocess.Popen(
         command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT, env=environment,
         start_new_session=True,
+        # a shell's background jobs ignore interrupts, and what they start inherits it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         return process.wait(timeout=seconds)

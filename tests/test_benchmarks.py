@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -205,13 +206,18 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
 def test_a_part_out_of_time_takes_what_it_started_along(
     gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child that ignores the interrupt, and writes a line every tenth of a second, is gone afterwards."""
+    """A child that ignores the interrupt, and writes a line every tenth of a second, is gone afterwards. So it is where
+    interrupts are ignored here, as in a shell's background job."""
     monkeypatch.setattr(gpu_check, "GRACE", 60)  # a busy machine took more than 5 seconds to print the traceback
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     trace = tmp_path / "trace"
     child = f"import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n open({str(trace)!r}, 'a').write('x')\n time.sleep(0.1)"  # fmt: skip # noqa: E501
     parent = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\nprint('begun', flush=True)\ntime.sleep(600)"  # fmt: skip # noqa: E501
     part = gpu_check.Part("p", 8, [sys.executable, "-c", parent], 3)
-    result = gpu_check.run(part, tmp_path / "log", 8.0)
+    try:
+        result = gpu_check.run(part, tmp_path / "log", 8.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result["state"] == "out of time (8 s)" and "begun" in (tmp_path / "log").read_text()
     assert "KeyboardInterrupt" in result["tail"][-1]
     size = os.path.getsize(trace)
