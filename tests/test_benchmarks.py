@@ -311,3 +311,20 @@ def test_texts_that_part_with_the_batch_are_counted(monkeypatch: pytest.MonkeyPa
     row = module.compare(Model(), [[7], [8], [9]], [[1, 2], [3, 4], [5]], [[1, 2], [3, 9], [5, 6]])
     assert row == {"texts": 3, "equal": 1, "first_difference": [1, 1], "gaps": [1.25]}
     assert seen == [[8, 3]], "only where both texts have a token is there a gap to look at"
+
+
+def test_detection_by_length_reads_published_scores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER / "evaluation"))
+    module = importlib.import_module("by_length")
+    common = {"cell": "m.t.kgw.hard+caw.0", "watermark": "kgw", "attack": "none", "label": 1, "num_scored": 25}
+    scores = [
+        {**common, "z": 5.0, "p_value": 1e-4, "num_tokens": 79}, {**common, "z": 2.5, "p_value": 0.02, "num_tokens": 79},
+        {**common, "z": 0.0, "p_value": 0.5, "num_tokens": 80}, {**common, "z": 9.0, "p_value": 0, "num_tokens": 9, "label": 0},
+        {**common, "z": 9.0, "p_value": 0, "num_tokens": 9, "attack": "word-d-0.1"},
+    ]  # fmt: skip
+    (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, scores)))
+    monkeypatch.setattr(sys, "argv", ["by_length.py", str(tmp_path)])
+    module.main()
+    assert "| hard+caw.0 | 3 | 25 | 0.50 | 0.50 of 2 | 0.00 of 1 |  |" in capsys.readouterr().out

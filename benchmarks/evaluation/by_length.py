@@ -1,0 +1,55 @@
+"""Detection of published runs by the length of the texts, and per token: is a policy found sooner, or only writing more?
+
+    python by_length.py ../results/evaluation_qwen05 --watermark kgw [--fpr 0.01]
+
+Reads scores.jsonl of a copy that `caw evaluate run --publish` made. A line for each policy: texts, median tokens counted,
+mean of z over their root, and the share found among the texts of each range of lengths (tokens, upper end left out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+EDGES = (0, 80, 140, 1 << 30)
+
+
+def by_policy(folder: Path, watermark: str) -> dict[str, list[dict[str, Any]]]:
+    """Scores of the marked texts themselves, not attacked, by policy and key."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    with open(folder / "scores.jsonl", encoding="utf-8") as lines:
+        for line in lines:
+            score = json.loads(line)
+            if score["attack"] == "none" and score["label"] == 1 and score["watermark"] == watermark:
+                found[score["cell"].split(f".{watermark}.", 1)[1]].append(score)
+    return found
+
+
+def row(scores: list[dict[str, Any]], fpr: float) -> list[str]:
+    per_token = statistics.fmean(s["z"] / max(1, s["num_scored"]) ** 0.5 for s in scores)
+    cells = [str(len(scores)), f"{statistics.median(s['num_scored'] for s in scores):g}", f"{per_token:.2f}"]
+    for low, high in zip(EDGES, EDGES[1:], strict=False):
+        within = [s["p_value"] <= fpr for s in scores if low <= s["num_tokens"] < high]
+        cells.append(f"{statistics.fmean(within):.2f} of {len(within)}" if within else "")
+    return cells
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--watermark", default="kgw")
+    parser.add_argument("--fpr", type=float, default=0.01)
+    arguments = parser.parse_args()
+    ranges = [f"{low} - {high - 1 if high < 1 << 30 else ''}" for low, high in zip(EDGES, EDGES[1:], strict=False)]
+    print("| policy | texts | tokens counted | z per root of them |", " | ".join(ranges), "|")
+    print("| --- " * (4 + len(ranges)) + "|")
+    for policy, scores in sorted(by_policy(arguments.folder, arguments.watermark).items()):
+        print("|", policy, "|", " | ".join(row(scores, arguments.fpr)), "|")
+
+
+if __name__ == "__main__":
+    main()
