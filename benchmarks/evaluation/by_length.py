@@ -1,9 +1,9 @@
-"""Detection of published runs by the length of the texts, and per token: is a policy found sooner, or only writing more?
+"""Detection in published runs by length of text, and per token: is a policy found sooner, or only writing more?
 
     python by_length.py ../results/evaluation_qwen05 --watermark kgw [--fpr 0.01]
 
-Reads scores.jsonl of a copy that `caw evaluate run --publish` made. A line for each policy: texts, median tokens counted,
-mean of z over their root, and the share found among the texts of each range of lengths (tokens, upper end left out).
+Reads scores.jsonl of a copy that `caw evaluate run --publish` made. A line for each policy: texts, median tokens
+counted, mean of z over their root, and the share found among the texts of each range of lengths (in tokens).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def by_policy(folder: Path, watermark: str) -> dict[str, list[dict[str, Any]]]:
 def row(scores: list[dict[str, Any]], fpr: float) -> list[str]:
     per_token = statistics.fmean(s["z"] / max(1, s["num_scored"]) ** 0.5 for s in scores)
     cells = [str(len(scores)), f"{statistics.median(s['num_scored'] for s in scores):g}", f"{per_token:.2f}"]
-    for low, high in zip(EDGES, EDGES[1:], strict=False):
+    for low, high in pairwise(EDGES):
         within = [s["p_value"] <= fpr for s in scores if low <= s["num_tokens"] < high]
         cells.append(f"{statistics.fmean(within):.2f} of {len(within)}" if within else "")
     return cells
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--watermark", default="kgw")
     parser.add_argument("--fpr", type=float, default=0.01)
     arguments = parser.parse_args()
-    ranges = [f"{low} - {high - 1 if high < 1 << 30 else ''}" for low, high in zip(EDGES, EDGES[1:], strict=False)]
+    ranges = [f"{low} - {high - 1 if high < 1 << 30 else ''}" for low, high in pairwise(EDGES)]
     print("| policy | texts | tokens counted | z per root of them |", " | ".join(ranges), "|")
     print("| --- " * (4 + len(ranges)) + "|")
     for policy, scores in sorted(by_policy(arguments.folder, arguments.watermark).items()):
