@@ -12,13 +12,15 @@ log-probabilities, as it sees them in this dtype.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
-from bench_detection import PROMPTS
+from bench_detection import prompt_ids
 
 import caw
 
@@ -53,34 +55,22 @@ def compare(model: Any, prompts: list[list[int]], alone: list[list[int]], beside
 
 def rows_of(dtype: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     model, tokenizer = caw.load_model(arguments.model, dtype=dtype)
-    chat = [[{"role": "user", "content": text}] for text in PROMPTS]
-    texts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chat]
-    prompts = [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-    policy = caw.CapacityPolicy(arguments.evaluator, theta=0.8, beta=1.5)
-    marks: dict[str, tuple[Any, Any]] = {"plain": (None, None), "kgw+caw": (caw.KGW(key="batches"), policy)}
+    prompts = prompt_ids(tokenizer)
+    capacity = caw.CapacityPolicy(arguments.evaluator, theta=0.8, beta=1.5)
+    marks: dict[str, dict[str, Any]] = {
+        "plain": {}, "kgw+caw": {"watermark": caw.KGW(key="batches"), "policy": capacity}
+    }  # fmt: skip
+    common = {"max_new_tokens": arguments.tokens, "progress": False, "return_trace": False}
     rows = []
-    for mark, (watermark, how) in marks.items():
-        for way, options in WAYS.items():
-
-            def decode(given: list[list[int]], batch: int) -> list[list[int]]:
-                return caw.generate(
-                    model, tokenizer, given, watermark=watermark, policy=how, batch_size=batch, progress=False,  # noqa: B023
-                    max_new_tokens=arguments.tokens, return_trace=False, **options,  # noqa: B023
-                ).sequences  # fmt: skip
-
-            alone = decode(prompts, 1)
-            for batch in arguments.batches:
-                beside = decode(prompts[::-1], batch)[::-1]
-                row = {
-                    "dtype": dtype,
-                    "mark": mark,
-                    "way": way,
-                    "batch": batch,
-                    **compare(model, prompts, alone, beside),
-                }
-                rows.append(row)
-                near = f"{statistics.median(row['gaps']):.2f}" if row["gaps"] else ""
-                print(f"| {dtype} | {mark} | {way} | {batch} | {row['equal']} of {row['texts']} | {near} |", flush=True)
+    for (mark, marked), (way, sampled) in itertools.product(marks.items(), WAYS.items()):
+        decode = partial(caw.generate, model, tokenizer, **common, **marked, **sampled)
+        alone = decode(prompts, batch_size=1).sequences
+        for batch in arguments.batches:
+            beside = decode(prompts[::-1], batch_size=batch).sequences[::-1]
+            found = compare(model, prompts, alone, beside)
+            rows.append({"dtype": dtype, "mark": mark, "way": way, "batch": batch, **found})
+            near = f"{statistics.median(found['gaps']):.2f}" if found["gaps"] else ""
+            print(f"| {dtype} | {mark} | {way} | {batch} | {found['equal']} of {found['texts']} | {near} |", flush=True)
     return rows
 
 

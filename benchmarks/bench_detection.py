@@ -47,6 +47,15 @@ PROMPTS = (
 )
 
 
+def prompt_ids(tokenizer: Any) -> list[list[int]]:
+    """The prompts in the model's chat template."""
+    texts = [
+        tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=False)
+        for p in PROMPTS
+    ]
+    return [list(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+
 def surprise(model: Any, prompt_ids: list[int], ids: list[int]) -> float:
     """Mean negative log-probability of `ids` after the prompt, nats."""
     with torch.inference_mode():
@@ -74,11 +83,7 @@ def main() -> None:
     model, tokenizer = caw.load_model(arguments.model, dtype=arguments.dtype)
     watermark = caw.KGW(key=arguments.key, delta=arguments.delta)
     policy = caw.CapacityPolicy(arguments.evaluator, theta=arguments.theta, beta=arguments.beta)
-    prompts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=False)
-        for p in PROMPTS
-    ]
-    ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    ids = prompt_ids(tokenizer)
     rows = []
     print(f"| {len(PROMPTS)} texts | found at {arguments.fpr:g} | median p-value | changed | surprise |")
     print("| --- | --- | --- | --- | --- |")

@@ -254,15 +254,13 @@ def memory_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                  "beta": 1.0, "mode": mode, "slots": None, "batch": batch, "prompt": prompt, "tokens": 24}
             )  # fmt: skip
             peaks[mode].append(found["peak"])
+        plain = Summary.of(peaks["plain"]).median
         for mode, sizes in peaks.items():
-            low, middle, high = (float(x) for x in np.percentile(sizes, (25, 50, 75)))
-            ratio = middle / float(np.median(peaks["plain"]))
-            rows.append(
-                {"mode": mode, "batch": batch, "prompt": prompt, "peak_bytes": middle, "low": low, "high": high,
-                 "n": len(sizes), "ratio": ratio}
-            )  # fmt: skip
-            spread = " - ".join(f"{size / 2**20:.0f}" for size in (low, high))
-            print(f"| {mode} | {batch} | {prompt} | {middle / 2**20:.0f} ({spread}) | {ratio:.4f} |", flush=True)
+            peak = Summary.of(sizes)
+            row = {"mode": mode, "batch": batch, "prompt": prompt, "ratio": peak.median / plain}
+            rows.append({**row, "peak_bytes": peak.median, "low": peak.low, "high": peak.high, "n": peak.n})
+            middle, *spread = (f"{size / 2**20:.0f}" for size in (peak.median, peak.low, peak.high))
+            print(f"| {mode} | {batch} | {prompt} | {middle} ({' - '.join(spread)}) | {row['ratio']:.4f} |", flush=True)
     return rows
 
 

@@ -19,8 +19,7 @@ from caw.decoding import flash_decoding
 from caw.decoding.prefill_attention import PrefillAttention
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
 from caw.decoding.settings import Branching, DecodeSettings
-from caw.decoding.slots import ActiveSequence, Decoder, model_device, vocabulary_size
-from caw.decoding.spread_cache import main_device
+from caw.decoding.slots import ActiveSequence, Decoder, decoding_device, vocabulary_size
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.evaluator.network import check_model
@@ -208,7 +207,7 @@ def iter_generate(
         if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
             raise TypeError(f"model must be a transformers causal LM, got {type(model).__name__}; see caw.load_model")
         if backend == flash_decoding.NAME:
-            flash_decoding.check_flash(main_device(model) or model_device(model), model.dtype)
+            flash_decoding.check_flash(decoding_device(model), model.dtype)
         if streamer is not None and (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
             raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
         check_watermark(watermark)
@@ -249,7 +248,9 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
         if streamer is not None:
             streamer.put(torch.tensor(accepted.ids))
         for index, error in accepted.refused.items():
-            yield GenerationResult(index, "", [], "error", SequenceTrace() if decoder.settings.trace else None, error)
+            yield GenerationResult(
+                index, "", [], "error", SequenceTrace() if decoder.settings.trace else None, str(error)
+            )
         for sequence in decoder.run(accepted.ids, accepted.budgets, on_token):
             result = _finish(sequence, accepted.indices[sequence.index], decoder.settings, stops)
             if result.error:

@@ -318,13 +318,14 @@ def test_detection_by_length_reads_published_scores(
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER / "evaluation"))
     module = importlib.import_module("by_length")
-    common = {"cell": "m.t.kgw.hard+caw.0", "watermark": "kgw", "attack": "none", "label": 1, "num_scored": 25}
+    common = {"id": "1", "cell": "m.t.kgw.hard+caw.0", "watermark": "kgw", "key": 0, "attack": "none", "label": 1,
+              "source": "model", "num_scored": 25}  # fmt: skip
     scores = [
         {**common, "z": 5.0, "p_value": 1e-4, "num_tokens": 79},
         {**common, "z": 2.5, "p_value": 0.02, "num_tokens": 79},
         {**common, "z": 0.0, "p_value": 0.5, "num_tokens": 80},
-        {**common, "z": 9.0, "p_value": 0, "num_tokens": 9, "label": 0},
-        {**common, "z": 9.0, "p_value": 0, "num_tokens": 9, "attack": "word-d-0.1"},
+        {**common, "z": 9.0, "p_value": 0.0, "num_tokens": 9, "label": 0},
+        {**common, "z": 9.0, "p_value": 0.0, "num_tokens": 9, "attack": "word-d-0.1"},
     ]
     (tmp_path / "scores.jsonl").write_text("\n".join(map(json.dumps, scores)))
     monkeypatch.setattr(sys, "argv", ["by_length.py", str(tmp_path)])

@@ -9,32 +9,30 @@ counted, mean of z over their root, and the share found among the texts of each 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+
+from caw.evaluation.store import Score, Store
 
 EDGES = (0, 80, 140, 1 << 30)
 
 
-def by_policy(folder: Path, watermark: str) -> dict[str, list[dict[str, Any]]]:
+def by_policy(folder: Path, watermark: str) -> dict[str, list[Score]]:
     """Scores of the marked texts themselves, not attacked, by policy and key."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    with open(folder / "scores.jsonl", encoding="utf-8") as lines:
-        for line in lines:
-            score = json.loads(line)
-            if score["attack"] == "none" and score["label"] == 1 and score["watermark"] == watermark:
-                found[score["cell"].split(f".{watermark}.", 1)[1]].append(score)
+    found: dict[str, list[Score]] = defaultdict(list)
+    for score in Store(folder).read_scores():
+        if score.attack == "none" and score.label == 1 and score.watermark == watermark:
+            found[score.cell.split(f".{watermark}.", 1)[1]].append(score)
     return found
 
 
-def row(scores: list[dict[str, Any]], fpr: float) -> list[str]:
-    per_token = statistics.fmean(s["z"] / max(1, s["num_scored"]) ** 0.5 for s in scores)
-    cells = [str(len(scores)), f"{statistics.median(s['num_scored'] for s in scores):g}", f"{per_token:.2f}"]
+def row(scores: list[Score], fpr: float) -> list[str]:
+    per_token = statistics.fmean(s.z / max(1, s.num_scored) ** 0.5 for s in scores)
+    cells = [str(len(scores)), f"{statistics.median(s.num_scored for s in scores):g}", f"{per_token:.2f}"]
     for low, high in pairwise(EDGES):
-        within = [s["p_value"] <= fpr for s in scores if low <= s["num_tokens"] < high]
+        within = [s.p_value <= fpr for s in scores if low <= s.num_tokens < high]
         cells.append(f"{statistics.fmean(within):.2f} of {len(within)}" if within else "")
     return cells
 

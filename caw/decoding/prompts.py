@@ -17,13 +17,13 @@ class Accepted:
     """The prompts that can be continued, in order, and why others cannot.
 
     indices: place of each among the prompts given. ids: its tokens. budgets: the new tokens it may get.
-    refused: place and reason of the others.
+    refused: place and complaint of the others.
     """
 
     indices: list[int]
     ids: list[list[int]]
     budgets: list[int]
-    refused: dict[int, str]
+    refused: dict[int, Exception]
 
 
 def accept_prompts(
@@ -35,7 +35,7 @@ def accept_prompts(
     Raises TypeError where `prompts` is no list of them, and what is wrong with the first (TypeError or ValueError) if
     there is nothing but prompts to refuse.
     """
-    accepted, errors = Accepted([], [], [], {}), []
+    accepted = Accepted([], [], [], {})
     listed = _listed(tokenizer, prompts, chat)
     vocab_size = vocabulary_size(model)
     for index, prompt in enumerate(listed):
@@ -43,17 +43,17 @@ def accept_prompts(
             ids = _encode(tokenizer, prompt, index, chat, vocab_size)
             budget = fit_budget(model, len(ids), max_new_tokens, index)
         except (TypeError, ValueError) as error:
-            accepted.refused[index] = str(error)
-            errors.append(error)
+            accepted.refused[index] = error
             continue
         accepted.indices.append(index)
         accepted.ids.append(ids)
         accepted.budgets.append(budget)
-    if errors:
+    if accepted.refused:
+        first = next(iter(accepted.refused.values()))
         if not accepted.ids:
-            raise errors[0]
+            raise first
         warnings.warn(
-            f"{len(errors)} of {len(listed)} prompts are left out, the rest goes on; the first: {errors[0]}",
+            f"{len(accepted.refused)} of {len(listed)} prompts are left out, the rest goes on; the first: {first}",
             stacklevel=4,
         )
     return accepted

@@ -98,7 +98,7 @@ class Decoder:
             watermark = watermark.with_vocabulary(vocab_size)
             watermark.check_strength(policy.max_strength)
         spread, parallel = main_device(model), is_tensor_parallel(model)
-        self.device, self.dtype = spread or model_device(model), model.dtype
+        self.device, self.dtype = decoding_device(model), model.dtype
         check_prefill_attention(prefill_attention, self.device, model.dtype)
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
@@ -168,7 +168,7 @@ class Decoder:
 
     def _check_unchanged(self) -> None:
         model = self.stepper.model
-        device = main_device(model) or model_device(model)
+        device = decoding_device(model)
         if (model.dtype, device) != (self.dtype, self.device):
             raise RuntimeError(
                 f"expected the model as it was when generation was asked for ({self.dtype} on {self.device}), found "
@@ -305,6 +305,11 @@ def history_needed(policy: Policy) -> int:
         return 0
     policy.network.spec.check_decodable()
     return policy.network.spec.previous
+
+
+def decoding_device(model: Any) -> torch.device:
+    """Where ids go in and logits come out: the main device of a device map, else the one of all weights."""
+    return main_device(model) or model_device(model)
 
 
 def model_device(model: Any) -> torch.device:
