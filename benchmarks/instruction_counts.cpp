@@ -124,8 +124,8 @@ void attention() {
   constexpr int64_t kCount = 512, kDim = 64, kRows = 6;
   const std::vector<float> q = logits(kRows * kDim), k = logits(kCount * kDim), v = logits(kCount * kDim);
   std::vector<float> out(size_t(kRows * kDim)), peak(kRows), total(kRows), scratch(size_t(attend_scratch(kRows, kDim)));
-  const AttendTask task{q.data(), k.data(), v.data(), kDim, kDim, kCount, kFloat32, int(kRows), kDim, kDim, 0.0f, nullptr, nullptr,
-      out.data(), peak.data(), total.data()};
+  const AttendTask task{q.data(), k.data(), v.data(), kDim, kDim, kCount, kFloat32, int(kRows), kDim, kDim, 0.0f,
+      nullptr, nullptr, out.data(), peak.data(), total.data()};
   measured([&] { kernels().attend(task, scratch.data()); });
 }
 

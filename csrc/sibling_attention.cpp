@@ -150,17 +150,17 @@ Tensor attend(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, con
       const Part& part = parts[size_t(i)];
       const int64_t count = at.rows(part.sequence);
       scratch.resize(size_t(attend_scratch(count, at.padded)));
-      const Part& following = parts[size_t(i + 1 < last ? i + 1 : i)];
-      const void *start[2], *next[2];
-      for (int s = 0; s < 2; ++s) {
-        const auto place = [&](const Part& p) { return p.sequence * strides[s][0] + p.head * strides[s][1] + p.begin * strides[s][2]; };
-        start[s] = offset_bytes(bases[s], place(part), at.dtype);
-        next[s] = i + 1 < last ? offset_bytes(bases[s], place(following), at.dtype) : nullptr;
-      }
+      // where the keys (s = 0) or values of a part begin; nowhere beyond this thread's last
+      const auto start = [&](int64_t p, int s) -> const void* {
+        if (p >= last) return nullptr;
+        const Part& of = parts[size_t(p)];
+        return offset_bytes(bases[s], of.sequence * strides[s][0] + of.head * strides[s][1] + of.begin * strides[s][2],
+            at.dtype);
+      };
       float* out = results + part.at;
-      const AttendTask task{packed + at.row(part.sequence, part.head * at.group(), 0) * at.padded, start[0], start[1],
-          strides[0][2], strides[1][2], part.end - part.begin, at.dtype, int(count), at.dim, at.padded, cap, next[0], next[1], out,
-          out + count * at.padded, out + count * (at.padded + 1)};
+      const AttendTask task{packed + at.row(part.sequence, part.head * at.group(), 0) * at.padded, start(i, 0), start(i, 1),
+          strides[0][2], strides[1][2], part.end - part.begin, at.dtype, int(count), at.dim, at.padded, cap,
+          start(i + 1, 0), start(i + 1, 1), out, out + count * at.padded, out + count * (at.padded + 1)};
       kernels().attend(task, scratch.data());
     }
   });

@@ -25,11 +25,23 @@ struct Ahead {
   int64_t row, step;  // bytes
 };
 
-// The rows of x from m on, `now` of `rows`, pass over `count` rows of the weight at `weight`, `bytes` each. A single pass
-// asks for what lies kAhead behind the weight in hand, which takes no address of its own. One of several asks for its share
-// of the next strip, or memory would rest in all passes but the first.
-inline Ahead ask(const char* weight, int64_t count, int64_t bytes, int64_t vector, int64_t m, int64_t now, int64_t rows) {
-  return {weight + count * bytes + count * bytes * m / rows, bytes * now / rows, (vector * now + rows - 1) / rows};
+// The rows of x, `most` in a pass, over `count` weight rows of `bytes` each, read `vector` bytes at a time. A single pass
+// asks for what lies kAhead behind the weight in hand, which takes no address of its own; this is for several. Each asks for
+// its share of the next strip, or memory would rest in all passes but the first.
+//
+// pass(m, now, first, some, ahead): rows m to m + now of x, weight rows first to first + some.
+template <class Pass>
+static inline void in_strips(const void* weight, int64_t count, int64_t bytes, int64_t vector, int64_t rows, int64_t most,
+    const Pass& pass) {
+  for (int64_t first = 0; first < count; first += kStrip) {
+    const int64_t some = std::min(kStrip, count - first);
+    const char* next = static_cast<const char*>(weight) + (first + some) * bytes;
+    for (int64_t m = 0, now; m < rows; m += now) {
+      now = std::min(most, rows - m);
+      const Ahead share{next + some * bytes * m / rows, bytes * now / rows, (vector * now + rows - 1) / rows};
+      pass(m, now, first, some, share);
+    }
+  }
 }
 
 constexpr int64_t kLinearTile = 32;  // outputs per call: their weights stay in the first-level cache between row blocks

@@ -93,15 +93,11 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
   const uint16_t *input = static_cast<const uint16_t*>(x), *weights = static_cast<const uint16_t*>(weight);
   const int64_t most = padded * 8 * kItem > kFirstLevel ? 4 : 8;
   if (rows <= most) return dot_pass<true>(input, rows, padded, weights, size, count, {nullptr, 0, 0}, out);
-  for (int64_t first = 0; first < count; first += kStrip) {
-    const int64_t some = std::min(kStrip, count - first);
-    const uint16_t* from = weights + first * size;
-    for (int64_t m = 0, now; m < rows; m += now) {
-      now = std::min(most, rows - m);
-      const Ahead ahead = ask(reinterpret_cast<const char*>(from), some, size * kItem, kPairLanes * kItem, m, now, rows);
-      dot_pass<false>(input + m * padded, now, padded, from, size, some, ahead, out + m * kLinearTile + first);
-    }
-  }
+  in_strips(weight, count, size * kItem, kPairLanes * kItem, rows, most,
+      [&](int64_t m, int64_t now, int64_t first, int64_t some, Ahead ahead) {
+        dot_pass<false>(input + m * padded, now, padded, weights + first * size, size, some, ahead,
+            out + m * kLinearTile + first);
+      });
 }
 }  // namespace
 extern const LinearKernel kLinearAvx512Bf16 = {round_rows, linear};
