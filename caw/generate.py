@@ -302,7 +302,7 @@ def check_policy(policy: Policy | None, model: Any, tokenizer: Any = None) -> Po
         if name:
             check_model(policy.network, name, stacklevel=4)
         if policy.network.token_class is not None and tokenizer is not None:
-            check_tokenizer(policy.network.token_class.cpu(), tokenizer)
+            check_tokenizer(policy.network.token_class.cpu(), tokenizer, policy.network.spec.line_ends)
     return policy
 
 

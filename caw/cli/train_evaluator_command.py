@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,6 @@ from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.evaluator import FeatureSpec
 from caw.evaluator.labels import TEMPLATE
 from caw.evaluator.pipeline import TRANSFORMS, default_specs, train_evaluator
 from caw.evaluator.token_classes import CLASSES
@@ -37,6 +37,9 @@ def train_evaluator_command(
     prefix_file: Annotated[
         Path | None, typer.Option(help="Text put before every prompt, few-shot examples say.")
     ] = None,
+    statement: Annotated[
+        str | None, typer.Option(help="What answers say in place of a reference's #### N: The answer is {answer}.")
+    ] = None,
     transform: Annotated[
         str | None,
         typer.Option(
@@ -47,6 +50,9 @@ def train_evaluator_command(
     following: Annotated[int, typer.Option("--next", help="Positions after it.", rich_help_panel=FEATURES)] = 1,
     token_classes: Annotated[
         bool, typer.Option(help="Probability of digits, names, ... as inputs.", rich_help_panel=FEATURES)
+    ] = True,
+    line_ends: Annotated[
+        bool, typer.Option(help="Protect line ends and the end of the text.", rich_help_panel=TRAINING)
     ] = True,
     hidden: Annotated[int, typer.Option(help="Width of the network.", rich_help_panel=TRAINING)] = TrainSettings.hidden,
     max_epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = TrainSettings.max_epochs,
@@ -68,13 +74,14 @@ def train_evaluator_command(
     """
     with user_errors():
         classes = len(CLASSES) if token_classes else 0
-        specs = default_specs(previous, following, classes)
+        specs = default_specs(previous, following, classes, line_ends)
         if transform is not None:
-            specs = [FeatureSpec(previous, following, transform=transform, classes=classes)]  # type: ignore[arg-type]
+            specs = [replace(specs[0], transform=transform)]  # type: ignore[arg-type]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = prefix_file.read_text(encoding="utf-8") if prefix_file else ""
         result = train_evaluator(
-            model, labels, data_dir, output, specs, settings, template=template, prefix=prefix,
+            model, labels, data_dir, output, specs, settings, line_ends=line_ends, statement=statement,
+            template=template, prefix=prefix,
             positions_folder=positions, device=opt.prepare_device(device, threads), dtype=dtype,
             command=shlex.join(["caw", *sys.argv[1:]]),
         )  # fmt: skip

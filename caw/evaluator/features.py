@@ -33,6 +33,8 @@ class FeatureSpec:
         each, with the largest itself kept as its log.
     classes: 0, or the number of token classes: then every position also has the log of each class's probability
         (floor 1e-4), behind the values of all positions.
+    line_ends: whether the class "line break" is every token that ends a line or the text, or only those of nothing but
+        white space; see `token_classes.class_table`. Needs classes.
     """
 
     previous: int = 1
@@ -41,6 +43,7 @@ class FeatureSpec:
     transform: Transform = "log"
     classes: int = 0
     version: int = VERSION
+    line_ends: bool = False
 
     def __post_init__(self) -> None:
         for name in ("previous", "next", "k", "classes"):
@@ -57,6 +60,8 @@ class FeatureSpec:
             raise ValueError(f"k must be in [1, {RECORD_SIZE}], got {self.k}; use {RECORD_SIZE}")
         if self.classes not in (0, len(CLASSES)):
             raise ValueError(f"classes must be 0 or {len(CLASSES)}, got {self.classes}; retrain the evaluator")
+        if self.line_ends and not self.classes:
+            raise ValueError("line_ends needs token classes, got classes=0; use line_ends=False")
         if self.transform not in ("raw", "log", "gap"):
             raise ValueError(f"transform must be raw, log or gap, got {self.transform!r}; use 'log'")
 

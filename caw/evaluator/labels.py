@@ -15,11 +15,12 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 NOTE = re.compile(r"<<.*?>>")
+FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *(\S.*?)\s*$")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 TEMPLATE = "Question: {question}\nAnswer:"
 
@@ -93,6 +94,28 @@ def read_labels(labels_path: str | Path, data_dir: str | Path) -> list[LabelledT
     if not texts:
         raise ValueError(f"label file must hold at least one document, {path} holds none; label some first")
     return texts
+
+
+def restate(text: LabelledText, statement: str) -> LabelledText:
+    """The reference with its `#### N` line said as the task's answers say it, all of which is key.
+
+    An evaluator knows only what it was shown: trained on `####` it takes "The answer is" for filler, and a marked
+    answer that states its number otherwise is read wrongly.
+
+    statement: holds "{answer}", say "The answer is {answer}.". Raises ValueError for one that does not, and for a
+    reference without such a line.
+    """
+    if "{answer}" not in statement:
+        raise ValueError(f"statement must hold '{{answer}}', got {statement!r}; use 'The answer is {{answer}}.'")
+    found = FINAL_LINE.search(text.solution)
+    if not found:
+        raise ValueError(
+            f"expected a reference that ends in a line `#### answer` to restate, {text.name} ends in "
+            f"{text.solution[-30:]!r}; leave the statement out"
+        )
+    start, said = found.start(), statement.replace("{answer}", found[1])
+    kept = tuple((a, min(b, start)) for a, b in text.spans if a < start)
+    return replace(text, solution=text.solution[:start] + said, spans=(*kept, (start, start + len(said))))
 
 
 def digest(content: str | Sequence[LabelledText]) -> str:

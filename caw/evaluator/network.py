@@ -75,9 +75,8 @@ class Evaluator(torch.nn.Module):
 
     def for_tokenizer(self, tokenizer: Any, vocab_size: int) -> Evaluator:
         """The same network with token classes of another tokenizer, to be tried on another model."""
-        other = Evaluator(
-            self.spec, self.hidden, self.provenance, class_table(tokenizer, vocab_size) if self.spec.classes else None
-        )
+        table = class_table(tokenizer, vocab_size, self.spec.line_ends) if self.spec.classes else None
+        other = Evaluator(self.spec, self.hidden, self.provenance, table)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
         other.load_state_dict(tensors, strict=False)
         return other.eval().requires_grad_(False)

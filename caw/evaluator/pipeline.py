@@ -14,12 +14,12 @@ import torch
 import transformers
 
 from caw.evaluator.features import FeatureSpec, Transform
-from caw.evaluator.labels import TEMPLATE, LabelledText, digest, read_labels
+from caw.evaluator.labels import TEMPLATE, LabelledText, digest, read_labels, restate
 from caw.evaluator.metrics import compare, document_interval
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import SPLIT, Positions
 from caw.evaluator.teacher import record_positions
-from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_table
+from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table
 from caw.evaluator.train import TrainSettings, choose_transform, predict, train
 from caw.models import load_model, load_tokenizer
 
@@ -35,6 +35,8 @@ def train_evaluator(
     spec: FeatureSpec | Sequence[FeatureSpec] | None = None,
     settings: TrainSettings | None = None,
     *,
+    line_ends: bool = True,
+    statement: str | None = None,
     template: str = TEMPLATE,
     prefix: str = "",
     positions_folder: str | Path | None = None,
@@ -51,6 +53,8 @@ def train_evaluator(
         output_path: ends in .safetensors; its folder must exist.
         spec: features, or several that differ in their transform, of which `choose_transform` keeps the best on
             validation; None = `default_specs()`.
+        line_ends: label tokens that end a line as key too; see `protect_line_ends`.
+        statement: how answers are stated in the task, in place of a reference's `#### N`; see `labels.restate`.
         template, prefix: the prompt before each reference; see `labels.encode`.
         positions_folder: where the model's records are kept; a complete folder made from the same model, labels and
             prompt is used instead of running the model. None = a temporary one.
@@ -61,13 +65,17 @@ def train_evaluator(
     """
     output = _checked_output(output_path)
     texts = read_labels(labels_path, data_dir)
+    if statement is not None:
+        texts = [restate(text, statement) for text in texts]
     settings = settings or TrainSettings()
     with _folder(positions_folder) as folder:
         positions = obtain_positions(
             model_name, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype, progress=progress
         )
+        if line_ends:
+            positions = protect_line_ends(positions, model_name)
         specs = default_specs() if spec is None else [spec] if isinstance(spec, FeatureSpec) else list(spec)
-        table = table_for(model_name, positions) if any(s.classes for s in specs) else None
+        table = table_for(model_name, positions, specs[0].line_ends) if any(s.classes for s in specs) else None
         if len(specs) > 1:
             evaluator, measured = choose_transform(positions, specs, settings, table=table)
         else:
@@ -75,8 +83,8 @@ def train_evaluator(
         provenance = {
             "model": positions.meta["model"],
             "dtype": positions.meta["dtype"],
-            "prompt": {"template": template, "prefix_sha256": positions.meta["prefix_sha256"]},
-            "data": _data(texts, positions, Path(labels_path)),
+            "prompt": {"template": template, "prefix_sha256": positions.meta["prefix_sha256"], "statement": statement},
+            "data": {**_data(texts, positions, Path(labels_path)), "line_ends": line_ends},
             "features": evaluator.spec.to_dict(),
             "parameters": sum(p.numel() for p in evaluator.parameters()),
             "metrics": measured,
@@ -99,15 +107,30 @@ def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, 
     }
 
 
-def default_specs(previous: int = 1, next: int = 1, classes: int = len(CLASSES)) -> list[FeatureSpec]:
+def default_specs(
+    previous: int = 1, next: int = 1, classes: int = len(CLASSES), line_ends: bool = True
+) -> list[FeatureSpec]:
     """One spec for each transform, with token classes unless `classes` is 0."""
-    return [FeatureSpec(previous, next, transform=name, classes=classes) for name in TRANSFORMS]
+    ends = line_ends and bool(classes)
+    return [FeatureSpec(previous, next, transform=name, classes=classes, line_ends=ends) for name in TRANSFORMS]
 
 
-def table_for(model_name: str | Path, positions: Positions) -> torch.Tensor:
+def protect_line_ends(positions: Positions, model_name: str | Path) -> Positions:
+    """The positions with every token that ends a line labelled key.
+
+    Key segments are parts of a text, and a line break is between them: labelled by overlap it would count as
+    unimportant, though where a line ends, and a text with it, is as much the model's decision as any word. Marked as
+    strongly as filler, lines run on into clauses nobody needs and answers run out of room.
+    """
+    table = table_for(model_name, positions, line_ends=True).numpy()
+    return positions.with_key(table[np.asarray(positions.arrays["token"])] == LINE_BREAK)
+
+
+def table_for(model_name: str | Path, positions: Positions, line_ends: bool = False) -> torch.Tensor:
     """Token classes of a model's tokenizer, long enough for every id that the model was seen to give."""
     tokenizer = load_tokenizer(model_name)
-    return class_table(tokenizer, max(len(tokenizer), int(positions.arrays["ids"].max()) + 1))
+    seen = max(int(positions.arrays[name].max()) for name in ("ids", "token"))
+    return class_table(tokenizer, max(len(tokenizer), seen + 1), line_ends)
 
 
 def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -> Evaluator:
@@ -116,7 +139,7 @@ def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -
         return evaluator
     tokenizer = load_tokenizer(model_name)
     try:
-        check_tokenizer(evaluator.token_class.cpu(), tokenizer)
+        check_tokenizer(evaluator.token_class.cpu(), tokenizer, evaluator.spec.line_ends)
     except ValueError:
         return evaluator.for_tokenizer(tokenizer, len(table_for(model_name, positions)))
     return evaluator

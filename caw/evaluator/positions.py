@@ -88,6 +88,10 @@ class Positions:
         """Labels, bool [N]."""
         return np.array(self.arrays["key"])
 
+    def with_key(self, also: np.ndarray) -> Positions:
+        """The same positions with more tokens labelled key: those where `also`, bool [N], is true."""
+        return Positions({**self.arrays, "key": self.key | also}, self.bounds, self.meta)
+
     @property
     def agree(self) -> np.ndarray:
         """Whether the model's own choice a_0 is the reference token, bool [N]: there features are decoding's own."""

@@ -7,9 +7,12 @@ are made by `Record.from_logits`, features later by `FeatureSpec.assemble`: deco
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from caw.evaluator.features import MAX_PREVIOUS
 from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
@@ -25,6 +29,7 @@ from caw.policies.entropy import entropy
 from caw.record import Record
 
 BATCH_TOKENS = 1024
+MIN_SHARED = 32  # tokens; less costs more to copy than to read
 ROWS = 8  # logit rows per op call: they stay in the CPU's cache
 
 
@@ -81,8 +86,9 @@ def record_encoded(
     _store_tokens(store, coded, firsts)
     order = sorted(range(len(coded)), key=lambda i: (len(coded[i].ids), i))
     with _bar(len(coded), enabled=progress) as advance, torch.inference_mode():
-        for batch in _batches(order, [len(c.ids) for c in coded], batch_tokens):
-            logits, start = _forward(model, [coded[i].ids for i in batch], int(firsts[batch].min()) - 1)
+        prefix = SharedPrefix.read(model, [c.ids[: first - 1] for c, first in zip(coded, firsts, strict=True)])
+        for batch in _batches(order, [len(c.ids) - prefix.length for c in coded], batch_tokens):
+            logits, start = _forward(model, prefix, [coded[i].ids for i in batch], int(firsts[batch].min()) - 1)
             for b, i in enumerate(batch):
                 own = logits[b, firsts[i] - 1 - start : ends[i] - 1 - start]  # logits of place j - 1 are those of p_j
                 _store_rows(store, own, int(store.bounds[i]), coded[i])
@@ -130,15 +136,45 @@ def _batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) ->
     yield batch
 
 
-def _forward(model: Any, rows: Sequence[tuple[int, ...]], first: int) -> tuple[torch.Tensor, int]:
+@dataclass(frozen=True)
+class SharedPrefix:
+    """What all texts begin with, few-shot examples say, read once. length: its tokens; 0 = every text is read whole."""
+
+    length: int = 0
+    cache: Any = None
+
+    @classmethod
+    def read(cls, model: Any, beginnings: Sequence[Sequence[int]]) -> SharedPrefix:
+        """The prefix of all `beginnings`, which no row of logits is needed of; none if it is not worth it or if the
+        model keeps something else than plain keys and values."""
+        shared = takewhile(lambda column: len(set(column)) == 1, zip(*beginnings, strict=False))
+        ids = torch.tensor([[column[0] for column in shared]], device=model.device)
+        if len(beginnings) < 2 or ids.numel() < MIN_SHARED:
+            return cls()
+        cache = model.base_model(input_ids=ids, use_cache=True).past_key_values
+        plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
+        return cls(ids.numel(), cache) if plain else cls()
+
+    def of(self, rows: int) -> Any:
+        """A copy of the cache for so many rows, to be written to; None without one."""
+        if self.cache is None:
+            return None
+        copied = copy.deepcopy(self.cache)
+        copied.batch_repeat_interleave(rows)
+        return copied
+
+
+def _forward(model: Any, prefix: SharedPrefix, rows: Sequence[tuple[int, ...]], first: int) -> tuple[torch.Tensor, int]:
     """Logits [B, n, V] of right-padded rows and the place of the first of them, at most `first`."""
     longest = max(len(row) for row in rows)
-    ids = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=model.device)
-    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    padded = [[*row[prefix.length :], *[row[-1]] * (longest - len(row))] for row in rows]
+    ids = torch.tensor(padded, device=model.device)
+    cache = prefix.of(len(rows))
+    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": cache is not None, "past_key_values": cache}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         # the vocabulary's rows cost most of the memory. By index, not by count: that would hand a strided slice to the
         # head, which torch multiplies 16 times slower in bfloat16 on a CPU
-        arguments["logits_to_keep"] = torch.arange(first, longest, device=ids.device)
+        arguments["logits_to_keep"] = torch.arange(first - prefix.length, ids.shape[1], device=ids.device)
     logits = model(**arguments).logits
     return logits, longest - logits.shape[1]
 

@@ -7,11 +7,12 @@ is made once from the tokenizer and travels with the evaluator's weights, so tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from caw.token_texts import token_texts
+from caw.token_texts import token_texts, tokenizer_end_ids
 
 CLASSES = (
     "space",  # nothing but white space, or nothing at all: special tokens too
@@ -26,6 +27,7 @@ CLASSES = (
     "word",
     "continuation",  # letters that go on in a word
 )
+LINE_BREAK = CLASSES.index("line break")
 OPERATORS = "+-*/=x\u00d7\u00f7%<>^"
 CURRENCIES = "$\u20ac\u00a3"
 PUNCTUATION = ".,;:!?"
@@ -33,9 +35,13 @@ SHORT = 3
 SAMPLE = 256  # ids that are compared to tell one tokenizer from another
 
 
-def classify(text: str) -> int:
-    """Index into CLASSES of a token's text, as the tokenizer decodes it alone."""
-    return CLASSES.index(_name(text))
+def classify(text: str, line_ends: bool = False) -> int:
+    """Index into CLASSES of a token's text, as the tokenizer decodes it alone.
+
+    line_ends: every text with a line break in it is a "line break", not only one of nothing else. Tokenizers that merge
+    punctuation with the break behind it (".\\n") end most lines with such tokens.
+    """
+    return LINE_BREAK if line_ends and ("\n" in text or "\r" in text) else CLASSES.index(_name(text))
 
 
 def _name(text: str) -> str:
@@ -58,20 +64,32 @@ def _name(text: str) -> str:
     return "short word" if len(word) <= SHORT else "word"
 
 
-def class_table(tokenizer: Any, vocab_size: int) -> torch.Tensor:
-    """Class of every token id, uint8 [vocab_size]; ids that the tokenizer does not know are "space"."""
+def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> torch.Tensor:
+    """Class of every token id, uint8 [vocab_size]; ids that the tokenizer does not know are "space".
+
+    line_ends: see `classify`; then tokens that end a text are line breaks too.
+    """
     known = min(vocab_size, len(tokenizer))
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
-    table[:known] = torch.tensor([classify(text) for text in token_texts(tokenizer, range(known))], dtype=torch.uint8)
+    table[:known] = _classes(tokenizer, range(known), line_ends)
     return table
 
 
-def check_tokenizer(table: torch.Tensor, tokenizer: Any) -> None:
-    """Raise ValueError if the table was made for another tokenizer; a sample of ids is compared."""
+def _classes(tokenizer: Any, ids: Sequence[int], line_ends: bool) -> torch.Tensor:
+    ends = tokenizer_end_ids(tokenizer) if line_ends else set()
+    texts = token_texts(tokenizer, ids)
+    found = [LINE_BREAK if i in ends else classify(text, line_ends) for i, text in zip(ids, texts, strict=True)]
+    return torch.tensor(found, dtype=torch.uint8)
+
+
+def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False) -> None:
+    """Raise ValueError if the table was made for another tokenizer; a sample of ids is compared.
+
+    line_ends: how the table was made, see `class_table`.
+    """
     known = min(len(table), len(tokenizer))
     ids = torch.linspace(0, known - 1, min(SAMPLE, known)).long().tolist()
-    found = [classify(text) for text in token_texts(tokenizer, ids)]
-    differing = sum(a != b for a, b in zip(found, table[ids].tolist(), strict=True))
+    differing = int((_classes(tokenizer, ids, line_ends) != table[ids]).sum())
     if differing or len(tokenizer) > len(table):
         raise ValueError(
             f"the evaluator's token classes must belong to this model's tokenizer, got {differing} of {len(ids)} "

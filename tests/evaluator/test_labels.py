@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tiny import tiny_tokenizer
 
-from caw.evaluator.labels import LabelledText, digest, encode, key_tokens, read_labels, strip_notes
+from caw.evaluator.labels import LabelledText, digest, encode, key_tokens, read_labels, restate, strip_notes
 
 ANSWER = "She had 48/2 = <<48/2=24>>24 clips.\n#### 24"
 SOLUTION = "She had 48/2 = 24 clips.\n#### 24"
@@ -176,3 +177,28 @@ def test_real_labels(data_dir, demo_tokenizer):
     coded = [encode(demo_tokenizer, t) for t in texts[:50]]
     share = sum(sum(c.key) for c in coded) / sum(len(c.key) for c in coded)
     assert 0.5 < share < 0.75  # 0.64 of all tokens are key
+
+
+def test_restate():
+    """The final line says what the task says and is all key; spans before it stay, one that reached it is cut."""
+    plain = text_of("Jim has 30 toads\n#### 1,000", "30", "1,000")
+    said = restate(plain, "The answer is {answer}.")
+    assert said.solution == "Jim has 30 toads\nThe answer is 1,000." and said.name == plain.name
+    assert [said.solution[a:b] for a, b in said.spans] == ["30", "The answer is 1,000."]
+    across = replace(plain, spans=((11, 22),))
+    cut = restate(across, "= {answer}")
+    assert [cut.solution[a:b] for a, b in cut.spans] == ["toads\n", "= 1,000"]
+    only = LabelledText("toy", "train", 0, "", "#### 5 ", ((5, 6),))
+    assert (restate(only, "{answer}").solution, restate(only, "{answer}").spans) == ("5", ((0, 1),))
+
+
+@pytest.mark.parametrize("solution, statement, message", [
+    ("a\n#### 5", "The answer.", "statement must hold '{answer}'"),
+    ("a 5", "{answer}", "toy/train/0 ends in 'a 5'"),
+    ("a #### 5", "{answer}", "expected a reference that ends in a line"),
+    ("a\n#### 5\nb", "{answer}", "expected a reference that ends in a line"),
+    ("a\n####", "{answer}", "expected a reference that ends in a line"),
+])  # fmt: skip
+def test_restate_refuses(solution, statement, message):
+    with pytest.raises(ValueError, match=message):
+        restate(text_of(solution, solution[:1]), statement)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import torch
 from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.labels import read_labels
-from caw.evaluator.pipeline import evaluate_evaluator, obtain_positions, train_evaluator
+from caw.evaluator.pipeline import (
+    default_specs,
+    evaluate_evaluator,
+    obtain_positions,
+    protect_line_ends,
+    train_evaluator,
+)
 from caw.evaluator.positions import Positions
+from caw.evaluator.token_classes import class_table
 from caw.evaluator.train import TrainSettings
+from caw.models import load_tokenizer
+from caw.token_texts import token_texts
 
 QUICK = TrainSettings(hidden=8, max_epochs=2)
 
@@ -51,8 +62,52 @@ def test_train_evaluator(setup, tmp_path):
         written["data"]["split"][p]["tokens"] for p in ("train", "validation", "test")
     )
     assert set(written["metrics"]["choice"]) == {"raw", "log", "gap"}
-    measured = evaluate_evaluator(evaluator, Positions.open(stored))
+    assert written["data"]["line_ends"] and evaluator.spec.line_ends
+    measured = evaluate_evaluator(evaluator, protect_line_ends(Positions.open(stored), model))
     assert measured["evaluators"] == written["metrics"]["evaluators"]
+
+
+def test_line_ends_are_labelled_key(setup, tmp_path):
+    """Two spans a document, and one line break between them that no span holds."""
+    model, labels, data = setup
+    positions = obtain_positions(model, read_labels(labels, data), tmp_path, progress=False)
+    protected = protect_line_ends(positions, model)
+    texts = token_texts(load_tokenizer(model), positions.arrays["token"].tolist())
+    breaks = np.array(["\n" in text for text in texts])
+    assert breaks.sum() == 40 and not positions.key[breaks].any()
+    assert np.array_equal(protected.key, positions.key | breaks)
+    assert protected.meta == positions.meta and np.array_equal(Positions.open(tmp_path).key, positions.key)
+
+
+STATEMENT = "The answer is {answer}."
+
+
+def test_a_statement_takes_the_place_of_the_final_line(setup, tmp_path):
+    model, labels, data = setup
+    written = train_evaluator(
+        model, labels, data, tmp_path / "e.safetensors", default_specs()[:1], QUICK, statement=STATEMENT,
+        positions_folder=tmp_path / "p", progress=False,
+    )  # fmt: skip
+    assert written["prompt"]["statement"] == STATEMENT
+    positions, tokenizer = Positions.open(tmp_path / "p"), load_tokenizer(model)
+    first = positions.arrays["document"] == 0
+    text = tokenizer.decode(positions.arrays["token"][first].tolist())
+    assert text.endswith("\nThe answer is 1.") and "####" not in text
+    end = tokenizer.decode(positions.arrays["token"][first & positions.key].tolist())
+    assert end.replace(" ", "").endswith("Theansweris1.")
+    with pytest.raises(ValueError, match="were made with labels_sha256"):
+        train_evaluator(model, labels, data, tmp_path / "e.safetensors", positions_folder=tmp_path / "p")
+
+
+def test_without_line_ends_labels_and_classes_are_what_they_were(setup, tmp_path):
+    model, labels, data = setup
+    written = train_evaluator(
+        model, labels, data, tmp_path / "e.safetensors", default_specs(line_ends=False)[:1], QUICK, line_ends=False,
+        progress=False,
+    )  # fmt: skip
+    plain = Evaluator.load(tmp_path / "e.safetensors")
+    assert not plain.spec.line_ends and not written["data"]["line_ends"]
+    assert torch.equal(plain.token_class, class_table(load_tokenizer(model), len(plain.token_class)))
 
 
 def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):

@@ -13,9 +13,10 @@ from transformers import PreTrainedTokenizerFast
 import caw
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.features import MASS_FLOOR
-from caw.evaluator.token_classes import CLASSES, check_tokenizer, class_mass, class_table, classify
+from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_mass, class_table, classify
 from caw.record import Record
 from caw.testing import assert_close
+from caw.token_texts import token_texts, tokenizer_end_ids
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,30 @@ from caw.testing import assert_close
 )  # fmt: skip
 def test_classify(text: str, name: str) -> None:
     assert CLASSES[classify(text)] == name
+
+
+@pytest.mark.parametrize("text", [".\n", "=\n", ")\r\n", "\n", ":\n\n", "\n  "])
+def test_with_line_ends_every_break_is_one(text: str) -> None:
+    assert CLASSES[classify(text, line_ends=True)] == "line break"
+
+
+@pytest.mark.parametrize("text", ["", "  ", " 12", "=", "$", ".", "(", " Tom", " the", " apples", "ing"])
+def test_with_line_ends_the_rest_is_what_it_was(text: str) -> None:
+    assert classify(text, line_ends=True) == classify(text)
+
+
+def test_table_with_line_ends(demo_tokenizer: Any) -> None:
+    """End tokens are line breaks too; every other id differs only where its text has a break in it."""
+    size = len(demo_tokenizer)
+    ends, alone = class_table(demo_tokenizer, size + 5, line_ends=True), class_table(demo_tokenizer, size + 5)
+    assert ends[demo_tokenizer.eos_token_id] == LINE_BREAK and alone[demo_tokenizer.eos_token_id] != LINE_BREAK
+    texts = token_texts(demo_tokenizer, range(size))
+    breaks = {i for i, text in enumerate(texts) if "\n" in text or "\r" in text}
+    found = set(torch.nonzero(ends == LINE_BREAK)[:, 0].tolist())
+    assert breaks and found == breaks | tokenizer_end_ids(demo_tokenizer)
+    other = ends != LINE_BREAK
+    assert torch.equal(ends[other], alone[other]) and not ends[size:].any()
+    check_tokenizer(ends, demo_tokenizer, line_ends=True)
 
 
 def test_table_of_a_tokenizer(demo_tokenizer: Any) -> None:
@@ -111,6 +136,8 @@ def test_a_table_is_asked_for() -> None:
         Evaluator(spec)
     with pytest.raises(ValueError, match="needs no table"):
         Evaluator(FeatureSpec(), token_class=torch.zeros(3, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="line_ends needs token classes"):
+        FeatureSpec(line_ends=True)
     with pytest.raises(ValueError, match="classes must be 0 or"):
         FeatureSpec(classes=3)
 
