@@ -15,6 +15,7 @@ from caw.evaluator.network import WEIGHTS_FOLDER
 from caw.evaluator.pipeline import fitted
 from caw.evaluator.positions import part_of
 from caw.evaluator.teacher import record_positions
+from caw.evaluator.token_classes import LINE_BREAK
 from caw.evaluator.train import predict
 
 NAMES = shipped()
@@ -94,6 +95,16 @@ def test_provenance(name, recwarn):
         low = metrics["auroc_ci"][0]
         assert low > figures["entropy"]["auroc"]
     assert metrics["calibration"]["expected_calibration_error"] < 0.05
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-cot")])
+def test_those_of_a_tasks_own_format_know_its_line_ends(name):
+    made, plain = Evaluator.load(name), Evaluator.load(name.removesuffix("-cot"))
+    assert made.spec.line_ends and not plain.spec.line_ends
+    assert made.provenance["data"]["line_ends"] and "{answer}" in made.provenance["prompt"]["statement"]
+    ends, alone = made.token_class == LINE_BREAK, plain.token_class == LINE_BREAK
+    assert ends.sum() > alone.sum() > 0 and bool(ends[alone].all())
+    assert torch.equal(made.token_class[~ends], plain.token_class[~ends])
 
 
 def test_transform_was_chosen_on_validation():
