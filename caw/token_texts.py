@@ -20,5 +20,9 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 def tokenizer_end_ids(tokenizer: Any) -> set[int]:
     """A tokenizer's end-of-text id and its well-known end tokens."""
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
-    well_known = {tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS} & special
-    return {i for i in {tokenizer.eos_token_id, *well_known} if i is not None}
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
+    # a token that the tokenizer does not know becomes <unk>, which ends nothing (but is itself the end token of some)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    named = getattr(tokenizer, "unk_token", None)
+    found = {i for token, i in ids.items() if i in special and (i != unknown or token == named)}
+    return found if tokenizer.eos_token_id is None else found | {tokenizer.eos_token_id}

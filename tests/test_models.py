@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+import tokenizers.models
 import torch
 from tiny import END, save_tiny
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import caw
 from caw import models
 from caw.models import end_token_ids, load_tokenizer, resolve_dtype
-from caw.token_texts import END_TOKENS
+from caw.token_texts import END_TOKENS, tokenizer_end_ids
 
 ENDS = {"<|im_end|>": 1, "<|endoftext|>": 2}
 
@@ -284,6 +286,17 @@ def test_end_tokens_of_model_and_tokenizer(folder: Path, own: Any) -> None:
     assert end_token_ids(model) == expected
     known = Tokenizer({END_TOKENS[0]: 8, END_TOKENS[1]: 9}, eos=7)
     assert end_token_ids(model, known) == expected | {7, 8, 9}, "77 is plain text to this tokenizer"
+
+
+def test_a_token_that_the_tokenizer_does_not_know_ends_nothing() -> None:
+    """Tokenizers with <unk> map every unknown token to it; with some, SmolLM2's say, <unk> is the end token itself."""
+    vocabulary = {"<unk>": 0, "a": 1, "</s>": 3}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    known = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="</s>")
+    assert known.convert_tokens_to_ids("<|im_end|>") == 0 and tokenizer_end_ids(known) == {3}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|endoftext|>": 0, "a": 1}, unk_token="<|endoftext|>"))
+    known = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<|endoftext|>", eos_token="a")
+    assert tokenizer_end_ids(known) == {0, 1}
 
 
 def test_verbosity_is_put_back(folder: Path) -> None:

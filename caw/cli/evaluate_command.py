@@ -26,8 +26,8 @@ from caw.cli.evaluate_report_command import evaluate_report_command
 from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.evaluation import evaluator_ablation as ablation
 from caw.evaluator import Evaluator, shipped_for
-from caw.evaluator.labels import TEMPLATE, digest, read_labels
-from caw.evaluator.pipeline import TRANSFORMS, fitted, obtain_positions, table_for
+from caw.evaluator.labels import TEMPLATE, digest
+from caw.evaluator.pipeline import TRANSFORMS, fitted, labelled, obtain_positions, protect_line_ends, table_for
 from caw.evaluator.positions import Positions
 from caw.evaluator.train import TrainSettings
 
@@ -86,6 +86,13 @@ def evaluate_evaluator_command(
         Path | None, typer.Option(help="Folder that keeps what the model said, as of `caw train-evaluator`.")
     ] = None,
     template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
+    prefix_file: Annotated[
+        Path | None, typer.Option(help="Text put before every prompt, few-shot examples say.")
+    ] = None,
+    statement: Annotated[str | None, typer.Option(help="How answers are stated, as for `caw train-evaluator`.")] = None,
+    line_ends: Annotated[
+        bool | None, typer.Option(help="Count tokens that end a line as key [as --evaluator was trained].")
+    ] = None,
     train: Annotated[
         bool | None,
         _option(
@@ -119,26 +126,32 @@ def evaluate_evaluator_command(
     with user_errors():
         output = Output(json_file, table, plot)
         output.check()
-        specs = ablation.variants(_transforms(transforms), _window(window))
-        texts = read_labels(labels, data_dir)
+        texts = labelled(labels, data_dir, statement)
         name = evaluator or shipped_for(model)
         known = Evaluator.load(name) if name else None
         data = known.provenance.get("data", {}) if known else {}
         training = data.get("labels_sha256") == digest(texts) if train is None and known else train is not False
         if known is None and not training:
             raise ValueError(f"--no-train needs weights to measure, got none for {model!r}; name the --evaluator")
+        line_ends = bool(data.get("line_ends")) if line_ends is None else line_ends
+        specs = ablation.variants(_transforms(transforms), _window(window), line_ends)
+        prefix = prefix_file.read_text(encoding="utf-8") if prefix_file else ""
         device = opt.prepare_device(device, threads)
         with _folder(positions) as folder:
-            stored = obtain_positions(model, texts, folder, template=template, device=device, dtype=dtype)
+            stored = obtain_positions(
+                model, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype
+            )
+            if line_ends:
+                stored = protect_line_ends(stored, model)
             known = known and fitted(known, model, stored)
             settings = replace(ablation.QUICK, max_epochs=max_epochs)
             seen = {*data.get("datasets", ())} & {f"{t.dataset}/{t.split}" for t in texts}
             parts = ablation.Parts.of(stored, unseen=not training and not seen)
             about = ablation.about_run(
-                stored, parts, seeds if training else 0, settings, shlex.join(["caw", *sys.argv[1:]])
+                stored, parts, seeds if training else 0, settings, shlex.join(["caw", *sys.argv[1:]]), line_ends
             )
             if training:
-                table_of_classes = table_for(model, stored)
+                table_of_classes = table_for(model, stored, line_ends)
                 results = _ablation(
                     stored, specs, seeds, settings, table_of_classes, lambda r: output.write(r, about, last=False)
                 )

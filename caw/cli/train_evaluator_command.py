@@ -38,7 +38,8 @@ def train_evaluator_command(
         Path | None, typer.Option(help="Text put before every prompt, few-shot examples say.")
     ] = None,
     statement: Annotated[
-        str | None, typer.Option(help="What answers say in place of a reference's #### N: The answer is {answer}.")
+        str | None,
+        typer.Option(help="How answers are stated, with {answer}, instead of #### N: 'The answer is {answer}.', say."),
     ] = None,
     transform: Annotated[
         str | None,
@@ -52,7 +53,7 @@ def train_evaluator_command(
         bool, typer.Option(help="Probability of digits, names, ... as inputs.", rich_help_panel=FEATURES)
     ] = True,
     line_ends: Annotated[
-        bool, typer.Option(help="Protect line ends and the end of the text.", rich_help_panel=TRAINING)
+        bool, typer.Option(help="Count tokens that end a line as key.", rich_help_panel=TRAINING)
     ] = True,
     hidden: Annotated[int, typer.Option(help="Width of the network.", rich_help_panel=TRAINING)] = TrainSettings.hidden,
     max_epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = TrainSettings.max_epochs,

@@ -89,9 +89,9 @@ class Parts:
         return parts
 
 
-def variants(transforms: Sequence[str], window: str | None = None) -> dict[str, FeatureSpec]:
+def variants(transforms: Sequence[str], window: str | None = None, line_ends: bool = False) -> dict[str, FeatureSpec]:
     """Specs by name ("window_1_log"), each window (or one of them) with each transform; with token classes too
-    ("window_1_log_classes") for WITH_CLASSES."""
+    ("window_1_log_classes") for WITH_CLASSES; line_ends: of their classes, see `FeatureSpec`."""
     specs: dict[str, FeatureSpec] = {}
     for transform in transforms:
         for name, (previous, following) in WINDOWS.items():
@@ -100,7 +100,7 @@ def variants(transforms: Sequence[str], window: str | None = None) -> dict[str, 
             spec = FeatureSpec(previous, following, transform=transform)  # type: ignore[arg-type]
             specs[f"{name}_{transform}"] = spec
             if name in WITH_CLASSES:
-                specs[f"{name}_{transform}_classes"] = replace(spec, classes=len(CLASSES))
+                specs[f"{name}_{transform}_classes"] = replace(spec, classes=len(CLASSES), line_ends=line_ends)
     return specs
 
 
@@ -206,8 +206,10 @@ def cell(measured: Measured, name: str) -> str:
     return f"{measured.mean(name):.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
-def about_run(positions: Positions, parts: Parts, seeds: int, settings: TrainSettings, command: str) -> dict[str, Any]:
-    """What a reader must know about a table; title first. seeds 0: nothing was trained."""
+def about_run(
+    positions: Positions, parts: Parts, seeds: int, settings: TrainSettings, command: str, line_ends: bool = False
+) -> dict[str, Any]:
+    """What a reader must know about a table; title first. seeds 0: nothing was trained. line_ends: those are key."""
     documents = "the last column is a 95 % bootstrap over documents of the AUROC (of the first seed)"
     about = {
         "title": f"Evaluators of {positions.meta['model']} on held-out documents",
@@ -216,7 +218,7 @@ def about_run(positions: Positions, parts: Parts, seeds: int, settings: TrainSet
         "tokens": f"{len(parts.train)} train, "
         * bool(seeds)
         + f"{len(parts.validation)} validation, {len(parts.test)} held out; "
-        f"{positions.key[parts.test].mean():.3f} of the held-out ones are key",
+        f"{positions.key[parts.test].mean():.3f} of the held-out ones are key" + ", line ends among them" * line_ends,
         "intervals": documents,
         "thresholds": "greatest F1 on validation documents",
         "versions": f"torch {torch.__version__}",

@@ -33,8 +33,8 @@ class FeatureSpec:
         each, with the largest itself kept as its log.
     classes: 0, or the number of token classes: then every position also has the log of each class's probability
         (floor 1e-4), behind the values of all positions.
-    line_ends: whether the class "line break" is every token that ends a line or the text, or only those of nothing but
-        white space; see `token_classes.class_table`. Needs classes.
+    line_ends: whether the class "line break" is every token with a line break in it or that ends a text, or only those
+        of nothing but white space; see `token_classes.class_table`. Needs classes.
     """
 
     previous: int = 1
@@ -60,6 +60,8 @@ class FeatureSpec:
             raise ValueError(f"k must be in [1, {RECORD_SIZE}], got {self.k}; use {RECORD_SIZE}")
         if self.classes not in (0, len(CLASSES)):
             raise ValueError(f"classes must be 0 or {len(CLASSES)}, got {self.classes}; retrain the evaluator")
+        if type(self.line_ends) is not bool:
+            raise TypeError(f"line_ends must be True or False, got {self.line_ends!r}; use the default")
         if self.line_ends and not self.classes:
             raise ValueError("line_ends needs token classes, got classes=0; use line_ends=False")
         if self.transform not in ("raw", "log", "gap"):

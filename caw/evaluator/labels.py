@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 NOTE = re.compile(r"<<.*?>>")
-FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *(\S.*?)\s*$")
+FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *([^\s#].*?)\s*$")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 TEMPLATE = "Question: {question}\nAnswer:"
 
@@ -102,8 +102,8 @@ def restate(text: LabelledText, statement: str) -> LabelledText:
     An evaluator knows only what it was shown: trained on `####` it takes "The answer is" for filler, and a marked
     answer that states its number otherwise is read wrongly.
 
-    statement: holds "{answer}", say "The answer is {answer}.". Raises ValueError for one that does not, and for a
-    reference without such a line.
+    statement: holds "{answer}", say "The answer is {answer}."; the answer is copied as it stands. Raises ValueError
+    for one that does not, and for a reference without such a line.
     """
     if "{answer}" not in statement:
         raise ValueError(f"statement must hold '{{answer}}', got {statement!r}; use 'The answer is {{answer}}.'")
@@ -111,7 +111,7 @@ def restate(text: LabelledText, statement: str) -> LabelledText:
     if not found:
         raise ValueError(
             f"expected a reference that ends in a line `#### answer` to restate, {text.name} ends in "
-            f"{text.solution[-30:]!r}; leave the statement out"
+            f"{text.solution[-30:]!r}; leave this document out"
         )
     start, said = found.start(), statement.replace("{answer}", found[1])
     kept = tuple((a, min(b, start)) for a, b in text.spans if a < start)

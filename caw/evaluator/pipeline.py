@@ -64,26 +64,26 @@ def train_evaluator(
     that is possible.
     """
     output = _checked_output(output_path)
-    texts = read_labels(labels_path, data_dir)
-    if statement is not None:
-        texts = [restate(text, statement) for text in texts]
-    settings = settings or TrainSettings()
+    texts = labelled(labels_path, data_dir, statement)
+    specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec
+    if len({(s.classes, s.line_ends) for s in specs}) > 1:
+        raise ValueError("specs must differ in their transform only, got several kinds of token classes; use one kind")
     with _folder(positions_folder) as folder:
         positions = obtain_positions(
             model_name, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype, progress=progress
         )
         if line_ends:
             positions = protect_line_ends(positions, model_name)
-        specs = default_specs() if spec is None else [spec] if isinstance(spec, FeatureSpec) else list(spec)
-        table = table_for(model_name, positions, specs[0].line_ends) if any(s.classes for s in specs) else None
+        table = table_for(model_name, positions, specs[0].line_ends) if specs[0].classes else None
         if len(specs) > 1:
             evaluator, measured = choose_transform(positions, specs, settings, table=table)
         else:
             evaluator, measured = train(positions, specs[0], settings, table)
-        provenance = {
+        prompt = {"template": template, "prefix_sha256": positions.meta["prefix_sha256"], "statement": statement}
+        evaluator.provenance = {
             "model": positions.meta["model"],
             "dtype": positions.meta["dtype"],
-            "prompt": {"template": template, "prefix_sha256": positions.meta["prefix_sha256"], "statement": statement},
+            "prompt": prompt,
             "data": {**_data(texts, positions, Path(labels_path)), "line_ends": line_ends},
             "features": evaluator.spec.to_dict(),
             "parameters": sum(p.numel() for p in evaluator.parameters()),
@@ -91,14 +91,20 @@ def train_evaluator(
             "command": command,
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         }
-    evaluator.provenance = provenance
     evaluator.save(output)
-    output.with_suffix(".json").write_text(json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")
-    return provenance
+    output.with_suffix(".json").write_text(json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
+    return evaluator.provenance
+
+
+def labelled(labels_path: str | Path, data_dir: str | Path, statement: str | None = None) -> list[LabelledText]:
+    """Labelled texts as they are trained on: see `labels.read_labels` and, with a statement, `labels.restate`."""
+    texts = read_labels(labels_path, data_dir)
+    return texts if statement is None else [restate(text, statement) for text in texts]
 
 
 def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
-    """Figures of a trained evaluator on the test part of stored positions; see `metrics.compare`."""
+    """Figures of a trained evaluator on the test part of stored positions, by their labels (`protect_line_ends` for one
+    that was trained so); see `metrics.compare`."""
     every = np.arange(len(positions))
     capacity = predict(evaluator, positions.features(evaluator.spec, every, evaluator.token_class))
     return {

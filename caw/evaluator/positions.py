@@ -90,7 +90,8 @@ class Positions:
 
     def with_key(self, also: np.ndarray) -> Positions:
         """The same positions with more tokens labelled key: those where `also`, bool [N], is true."""
-        return Positions({**self.arrays, "key": self.key | also}, self.bounds, self.meta)
+        key = self.key | also
+        return Positions({**self.arrays, "key": key}, self.bounds, {**self.meta, "key_tokens": int(key.sum())})
 
     @property
     def agree(self) -> np.ndarray:

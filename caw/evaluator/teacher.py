@@ -30,6 +30,8 @@ from caw.record import Record
 
 BATCH_TOKENS = 1024
 MIN_SHARED = 32  # tokens; less costs more to copy than to read
+PREFIX_COPIES = 4  # 4096 tokens of keys and values at most: 9 copies of 450 tokens
+LENGTH_DEPENDENT = ("dynamic", "longrope")
 ROWS = 8  # logit rows per op call: they stay in the CPU's cache
 
 
@@ -50,7 +52,8 @@ def record_positions(
         model, tokenizer: as `caw.load_model` gives them. The model reads texts in batches of like length, padded on
             the right, where a causal model cannot see it.
         template, prefix: the prompt; see `labels.encode`.
-        batch_tokens: tokens per forward, padding included (at least one text).
+        batch_tokens: tokens per forward, padding included (at least one text). What all texts begin with is read once;
+            copies of its keys and values take the place of at most PREFIX_COPIES times as many tokens.
         progress: show a bar if stderr is a terminal.
 
     Overwrites what `folder` held. Raises ValueError for a text longer than the model's positions, a tokenizer without
@@ -87,7 +90,8 @@ def record_encoded(
     order = sorted(range(len(coded)), key=lambda i: (len(coded[i].ids), i))
     with _bar(len(coded), enabled=progress) as advance, torch.inference_mode():
         prefix = SharedPrefix.read(model, [c.ids[: first - 1] for c, first in zip(coded, firsts, strict=True)])
-        for batch in _batches(order, [len(c.ids) - prefix.length for c in coded], batch_tokens):
+        lengths = [len(c.ids) - prefix.length for c in coded]
+        for batch in _batches(order, lengths, batch_tokens, prefix.most_rows(batch_tokens)):
             logits, start = _forward(model, prefix, [coded[i].ids for i in batch], int(firsts[batch].min()) - 1)
             for b, i in enumerate(batch):
                 own = logits[b, firsts[i] - 1 - start : ends[i] - 1 - start]  # logits of place j - 1 are those of p_j
@@ -125,11 +129,11 @@ def _store_tokens(store: Positions, coded: Sequence[EncodedText], firsts: np.nda
         done = here.stop
 
 
-def _batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Runs of `order` (by length) whose padded size stays within batch_tokens."""
+def _batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int, most_rows: int) -> Iterator[list[int]]:
+    """Runs of `order` (by length) whose padded size stays within batch_tokens and their number within most_rows."""
     batch: list[int] = []
     for i in order:
-        if batch and (len(batch) + 1) * lengths[i] > batch_tokens:
+        if batch and ((len(batch) + 1) * lengths[i] > batch_tokens or len(batch) == most_rows):
             yield batch
             batch = []
         batch.append(i)
@@ -145,15 +149,24 @@ class SharedPrefix:
 
     @classmethod
     def read(cls, model: Any, beginnings: Sequence[Sequence[int]]) -> SharedPrefix:
-        """The prefix of all `beginnings`, which no row of logits is needed of; none if it is not worth it or if the
-        model keeps something else than plain keys and values."""
+        """The prefix of all `beginnings`, which no row of logits is needed of.
+
+        None where it is not worth it, where the model keeps something else than plain keys and values (windows,
+        recurrent states), and where its rotary embedding depends on how long the whole text is.
+        """
         shared = takewhile(lambda column: len(set(column)) == 1, zip(*beginnings, strict=False))
         ids = torch.tensor([[column[0] for column in shared]], device=model.device)
         if len(beginnings) < 2 or ids.numel() < MIN_SHARED:
             return cls()
-        cache = model.base_model(input_ids=ids, use_cache=True).past_key_values
+        if _rope_type(model) in LENGTH_DEPENDENT:
+            return cls()
+        cache = getattr(model.base_model(input_ids=ids, use_cache=True), "past_key_values", None)
         plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
         return cls(ids.numel(), cache) if plain else cls()
+
+    def most_rows(self, batch_tokens: int) -> int:
+        """Rows whose copies of the prefix hold no more keys and values than PREFIX_COPIES batches without one."""
+        return max(1, PREFIX_COPIES * batch_tokens // max(self.length, 1))
 
     def of(self, rows: int) -> Any:
         """A copy of the cache for so many rows, to be written to; None without one."""
@@ -162,6 +175,13 @@ class SharedPrefix:
         copied = copy.deepcopy(self.cache)
         copied.batch_repeat_interleave(rows)
         return copied
+
+
+def _rope_type(model: Any) -> str | None:
+    """Kind of the model's rotary embedding, as transformers names it."""
+    config = model.config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return parameters.get("rope_type") or parameters.get("type")
 
 
 def _forward(model: Any, prefix: SharedPrefix, rows: Sequence[tuple[int, ...]], first: int) -> tuple[torch.Tensor, int]:

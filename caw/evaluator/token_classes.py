@@ -15,7 +15,7 @@ import torch
 from caw.token_texts import token_texts, tokenizer_end_ids
 
 CLASSES = (
-    "space",  # nothing but white space, or nothing at all: special tokens too
+    "space",  # nothing but white space, or nothing at all; special tokens are what their text is
     "line break",
     "digits",
     "operator",
@@ -67,7 +67,7 @@ def _name(text: str) -> str:
 def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> torch.Tensor:
     """Class of every token id, uint8 [vocab_size]; ids that the tokenizer does not know are "space".
 
-    line_ends: see `classify`; then tokens that end a text are line breaks too.
+    line_ends: see `classify`; then the tokenizer's tokens that end a text are line breaks too.
     """
     known = min(vocab_size, len(tokenizer))
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)

@@ -81,6 +81,43 @@ def test_labels_that_training_never_saw_are_only_evaluated(setup: tuple[str, Pat
     assert list(found) == ["capacity", "entropy", "logit_delta", "all_tokens_key"]
 
 
+def test_an_evaluator_is_measured_by_the_labels_it_was_trained_on(
+    setup: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    """In the task's words, with examples before, line ends key: the figures are those that training stated."""
+    model, folder, _ = setup
+    shots, weights = tmp_path / "shots.txt", tmp_path / "own.safetensors"
+    shots.write_text("1 plus 1?\nso 1 is small\n= 2\n\n" * 2)
+    own = ("--prefix-file", str(shots), "--statement", "= {answer}", "--template", "{question}\n")
+    stored = ("--positions", str(tmp_path / "stored"))
+    trained = CliRunner().invoke(app, [
+        "train-evaluator", "--model", model, "--labels", str(folder / "toy.jsonl"), "--data-dir", str(folder),
+        "--output", str(weights), "--max-epochs", "2", "--hidden", "8", "--transform", "log", *own, *stored,
+    ])  # fmt: skip
+    assert trained.exit_code == 0, trained.stderr
+    written = json.loads(weights.with_suffix(".json").read_text())
+    assert written["data"]["line_ends"] and written["prompt"]["statement"] == "= {answer}"
+    assert written["prompt"]["prefix_sha256"] and written["prompt"]["template"] == "{question}\n"
+    given = ("--evaluator", str(weights), "--json", str(tmp_path / "out.json"))
+    done = run(setup, "toy.jsonl", *given, "--no-train", *own, *stored)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())["evaluators"]["capacity"]
+    stated = written["metrics"]["evaluators"]["capacity"]
+    assert found["auroc"] == stated["auroc"] and found["average_precision"] == stated["average_precision"]
+    plain = run(setup, "toy.jsonl", *given, "--no-train", "--no-line-ends", *own, *stored)
+    assert plain.exit_code == 0, plain.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["evaluators"]["capacity"]["auroc"] != stated["auroc"]
+    refused = run(setup, "toy.jsonl", *given, "--no-train", *stored)
+    assert refused.exit_code == 2 and "were made with" in refused.stderr
+    table = tmp_path / "out.md"
+    variants = run(
+        setup, "toy.jsonl", *given, "--seeds", "1", "--transforms", "log", "--window", "no_context", "--max-epochs",
+        "1", "--table", str(table), *own, *stored,
+    )  # fmt: skip
+    assert variants.exit_code == 0, variants.stderr
+    assert "line ends among them" in table.read_text(), "the evaluator knows these labels, so variants are trained"
+
+
 def test_bad_input_is_named(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
     for arguments, message in (
         (("--transforms", "square"), "--transforms must be of"),

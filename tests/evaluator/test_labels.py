@@ -188,6 +188,7 @@ def test_restate():
     across = replace(plain, spans=((11, 22),))
     cut = restate(across, "= {answer}")
     assert [cut.solution[a:b] for a, b in cut.spans] == ["toads\n", "= 1,000"]
+    assert restate(text_of("a 3\r\n#### 5\n", "3"), "= {answer}").solution == "a 3\r\n= 5"
     only = LabelledText("toy", "train", 0, "", "#### 5 ", ((5, 6),))
     assert (restate(only, "{answer}").solution, restate(only, "{answer}").spans) == ("5", ((0, 1),))
 
@@ -198,6 +199,7 @@ def test_restate():
     ("a #### 5", "{answer}", "expected a reference that ends in a line"),
     ("a\n#### 5\nb", "{answer}", "expected a reference that ends in a line"),
     ("a\n####", "{answer}", "expected a reference that ends in a line"),
+    ("a\n##### 5", "{answer}", "expected a reference that ends in a line"),
 ])  # fmt: skip
 def test_restate_refuses(solution, statement, message):
     with pytest.raises(ValueError, match=message):

@@ -76,7 +76,15 @@ def test_line_ends_are_labelled_key(setup, tmp_path):
     breaks = np.array(["\n" in text for text in texts])
     assert breaks.sum() == 40 and not positions.key[breaks].any()
     assert np.array_equal(protected.key, positions.key | breaks)
-    assert protected.meta == positions.meta and np.array_equal(Positions.open(tmp_path).key, positions.key)
+    assert protected.meta == {**positions.meta, "key_tokens": int(protected.key.sum())}
+    assert np.array_equal(Positions.open(tmp_path).key, positions.key)
+
+
+def test_specs_of_one_kind_only(setup, tmp_path):
+    model, labels, data = setup
+    specs = [default_specs()[0], default_specs(line_ends=False)[1]]
+    with pytest.raises(ValueError, match="must differ in their transform only"):
+        train_evaluator(model, labels, data, tmp_path / "e.safetensors", specs, QUICK)
 
 
 STATEMENT = "The answer is {answer}."
@@ -102,9 +110,8 @@ def test_a_statement_takes_the_place_of_the_final_line(setup, tmp_path):
 def test_without_line_ends_labels_and_classes_are_what_they_were(setup, tmp_path):
     model, labels, data = setup
     written = train_evaluator(
-        model, labels, data, tmp_path / "e.safetensors", default_specs(line_ends=False)[:1], QUICK, line_ends=False,
-        progress=False,
-    )  # fmt: skip
+        model, labels, data, tmp_path / "e.safetensors", settings=QUICK, line_ends=False, progress=False
+    )
     plain = Evaluator.load(tmp_path / "e.safetensors")
     assert not plain.spec.line_ends and not written["data"]["line_ends"]
     assert torch.equal(plain.token_class, class_table(load_tokenizer(model), len(plain.token_class)))
