@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from caw.benchmark import cases
 from caw.cli import app
+from caw.cli.benchmark_command import show_case
 
 TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
         "--rounds", "2", "--prompt", "9", "--no-memory")  # fmt: skip
@@ -34,6 +35,21 @@ def test_table_json_and_plot(tmp_path: Path) -> None:
         line.split()[:3] == ["exp+caw", "C=2", f"{found['rows'][3]['ms_per_token']['median']:.2f}"] for line in lines
     )
     assert "not counted: first runs" in done.stdout and image.stat().st_size > 10_000
+
+
+def test_a_disturbed_run_fits_the_screen_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    times = {"median": 12345.678, "low": 10.0, "high": 99.94}
+    row = {
+        "batch": 1, "prompt": 9, "mode": "kgw+caw/sequential", "slots": None, "ms_per_token": times,
+        "ratio": {"median": 12.345, "low": 9.996, "high": 99.94, "n": 3}, "tokens_per_second": 12345.6,
+        "first_token_ms": times | {"median": 123.4}, "first_ratio": times | {"median": 12.345}, "peak_ratio": 1.2345,
+    }  # fmt: skip
+    show_case(1, 9, [row])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "12.3 (10.0-99.9)" in lines[-2] and "…" not in "".join(lines)
 
 
 def test_default_modes_are_one_screen() -> None:
