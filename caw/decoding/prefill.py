@@ -63,15 +63,19 @@ def prefill(
     return stacked[:, 0], records
 
 
+def common_length(rows: Sequence[Sequence[int]]) -> int:
+    """How many tokens all rows (at least one) begin with."""
+    ordered = [tuple(row) for row in rows]
+    first, last = min(ordered), max(ordered)  # in lexicographic order: what these two share all share
+    differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return next(differing, min(map(len, ordered)))
+
+
 def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:
     """How many tokens all prompts begin with, the positions whose distributions are wanted left out; 0 if few."""
     if len(prompts) < 2:
         return 0
-    ordered = [tuple(p) for p in prompts]
-    first, last = min(ordered), max(ordered)  # in lexicographic order: what these two share all share
-    differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    shortest = min(len(p) for p in prompts)
-    shared = min(next(differing, shortest), shortest - 1 - history)
+    shared = min(common_length(prompts), min(map(len, prompts)) - 1 - history)
     return shared if shared >= MIN_SHARED else 0
 
 

@@ -12,7 +12,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from caw.decoding.prefill import common_length
 from caw.evaluator.features import MAX_PREVIOUS
 from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 from caw.evaluator.positions import Positions
@@ -154,15 +154,13 @@ class SharedPrefix:
         None where it is not worth it, where the model keeps something else than plain keys and values (windows,
         recurrent states), and where its rotary embedding depends on how long the whole text is.
         """
-        shared = takewhile(lambda column: len(set(column)) == 1, zip(*beginnings, strict=False))
-        ids = torch.tensor([[column[0] for column in shared]], device=model.device)
-        if len(beginnings) < 2 or ids.numel() < MIN_SHARED:
+        length = common_length(beginnings)
+        if len(beginnings) < 2 or length < MIN_SHARED or _rope_type(model) in LENGTH_DEPENDENT:
             return cls()
-        if _rope_type(model) in LENGTH_DEPENDENT:
-            return cls()
+        ids = torch.tensor([beginnings[0][:length]], device=model.device)
         cache = getattr(model.base_model(input_ids=ids, use_cache=True), "past_key_values", None)
         plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
-        return cls(ids.numel(), cache) if plain else cls()
+        return cls(length, cache) if plain else cls()
 
     def most_rows(self, batch_tokens: int) -> int:
         """Rows whose copies of the prefix hold no more keys and values than PREFIX_COPIES batches without one."""

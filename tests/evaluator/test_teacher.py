@@ -159,31 +159,8 @@ def test_demo_model_records(demo_model, demo_tokenizer, tmp_path):
 PREFIX = "".join(f"Question: what is {i} + {i}?\nAnswer: {i} + {i} = {2 * i}\n#### {2 * i}\n\n" for i in (2, 3))
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 200, 4096], ids=["one-by-one", "few", "all-at-once"])
-def test_a_shared_prefix_is_read_once_and_changes_nothing(tiny, tmp_path, monkeypatch, batch_tokens):
-    model, tokenizer = tiny
-    coded = [encode(tokenizer, text, prefix=PREFIX) for text in texts()]
-    lengths = []
-    with torch.inference_mode():
-        hook = model.base_model.register_forward_pre_hook(
-            lambda module, args, kwargs: lengths.append(kwargs["input_ids"].numel()), with_kwargs=True
-        )
-        shared = record_encoded(model, coded, tmp_path / "shared", batch_tokens=batch_tokens, progress=False)
-        hook.remove()
-    monkeypatch.setattr("caw.evaluator.teacher.MIN_SHARED", 10**6)
-    whole = record_encoded(model, coded, tmp_path / "whole", batch_tokens=batch_tokens, progress=False)
-    prefix = lengths[0]
-    assert prefix > 32 and sum(lengths) < sum(len(c.ids) for c in coded)
-    for name in ("token", "key", "row", "document"):
-        assert np.array_equal(shared.arrays[name], whole.arrays[name])
-    for name in ("values", "logsumexp", "entropy"):
-        actual, expected = (torch.from_numpy(np.array(store.arrays[name])) for store in (shared, whole))
-        assert_close(actual, expected, "forward")
-    assert torch.equal(torch.from_numpy(shared.agree), torch.from_numpy(whole.agree))
-
-
 def stores(model, coded, folder, monkeypatch, **options):
-    """(positions with a shared prefix, positions without, lengths of every forward with)."""
+    """(positions with a shared prefix, positions without, shapes of every forward with)."""
     lengths = []
     hook = model.base_model.register_forward_pre_hook(
         lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape), with_kwargs=True
@@ -198,6 +175,18 @@ def assert_equal_records(shared, whole):
     for name in ("values", "logsumexp", "entropy"):
         actual, expected = (torch.from_numpy(np.array(store.arrays[name])) for store in (shared, whole))
         assert_close(actual, expected, "forward")
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 200, 4096], ids=["one-by-one", "few", "all-at-once"])
+def test_a_shared_prefix_is_read_once_and_changes_nothing(tiny, tmp_path, monkeypatch, batch_tokens):
+    model, tokenizer = tiny
+    coded = [encode(tokenizer, text, prefix=PREFIX) for text in texts()]
+    shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch, batch_tokens=batch_tokens)
+    assert lengths[0].numel() > 32 and sum(shape.numel() for shape in lengths) < sum(len(c.ids) for c in coded)
+    for name in ("token", "key", "row", "document"):
+        assert np.array_equal(shared.arrays[name], whole.arrays[name])
+    assert_equal_records(shared, whole)
+    assert torch.equal(torch.from_numpy(shared.agree), torch.from_numpy(whole.agree))
 
 
 def test_texts_that_differ_in_their_last_token_only_share_no_row_that_is_kept(tiny, tmp_path, monkeypatch):
