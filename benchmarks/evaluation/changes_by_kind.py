@@ -10,16 +10,16 @@ texts (the folder that `caw evaluate run` wrote), which are not published.
 from __future__ import annotations
 
 import argparse
-import copy
+import tempfile
 from collections import Counter
-from itertools import takewhile
+from pathlib import Path
 from typing import Any
-
-import torch
 
 import caw
 from caw.evaluation.config import Config, read_config
 from caw.evaluation.store import Generation, Store
+from caw.evaluator.labels import EncodedText
+from caw.evaluator.teacher import record_encoded
 from caw.models import end_token_ids
 from caw.token_texts import token_texts
 
@@ -29,17 +29,13 @@ def texts_of(store: Store, name: str) -> dict[str, Generation]:
 
 
 def own_choices(model: Any, prompts: list[list[int]], texts: list[list[int]]) -> list[list[int]]:
-    """The model's first choice at every token of each text; what all prompts begin with is read once."""
-    shared = [column[0] for column in takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))]
-    shared = shared[: min(map(len, prompts)) - 1]
-    with torch.inference_mode():
-        cache = model(torch.tensor([shared]), use_cache=True, logits_to_keep=1).past_key_values
-        choices = []
-        for prompt, text in zip(prompts, texts, strict=True):
-            rest = torch.tensor([[*prompt[len(shared) :], *text]])
-            logits = model(rest, past_key_values=copy.deepcopy(cache), logits_to_keep=len(text) + 1).logits
-            choices.append(logits[0, :-1].argmax(-1).tolist())
-    return choices
+    """The model's first choice at every token of each text."""
+    coded = [EncodedText.unlabelled(str(i), *both) for i, both in enumerate(zip(prompts, texts, strict=True))]
+    with tempfile.TemporaryDirectory(prefix="caw-changes-") as folder:
+        positions = record_encoded(model, coded, Path(folder), batch_tokens=1)
+        first = positions.arrays["ids"][:, 0][positions.arrays["row"]]
+        owner = positions.arrays["document"]
+        return [first[owner == i].tolist() for i in range(len(texts))]
 
 
 def kind_of(text: str) -> str:

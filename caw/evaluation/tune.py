@@ -20,7 +20,7 @@ from caw.decoding.prompts import encode_prompts
 from caw.detection import Detector
 from caw.detection.power import expected_power
 from caw.evaluator import Evaluator
-from caw.evaluator.labels import EncodedText, LabelledText
+from caw.evaluator.labels import EncodedText
 from caw.evaluator.teacher import record_encoded
 from caw.evaluator.train import predict
 from caw.generate import generate
@@ -90,9 +90,7 @@ class Tuner:
         """Capacity of every token of the unwatermarked texts, ascending."""
         out = generate(self.model, self.tokenizer, list(self.prompts), return_trace=False, **self.options)
         coded = [
-            EncodedText(
-                LabelledText("prompts", "tune", i, "", "", ()), (*prompt, *new), len(prompt), (False,) * len(new)
-            )
+            EncodedText.unlabelled(f"prompt {i}", prompt, new)
             for i, (prompt, new) in enumerate(zip(self.prompts, out.sequences, strict=True))
             if new
         ]

@@ -55,6 +55,12 @@ class EncodedText:
     key: tuple[bool, ...]
     offsets: tuple[tuple[int, int], ...] = ()
 
+    @classmethod
+    def unlabelled(cls, name: str, prompt: Sequence[int], written: Sequence[int]) -> EncodedText:
+        """What a model wrote behind a prompt, as token ids; nothing is key."""
+        text = LabelledText(name, "", 0, "", "", ())
+        return cls(text, (*prompt, *written), len(prompt), (False,) * len(written))
+
 
 def strip_notes(answer: str) -> str:
     """The answer without its `<<...>>` calculator notes."""
