@@ -7,6 +7,7 @@ if not (Path(__file__).parent / "triton_kernels").exists() and (Path(__file__).p
     __path__.append(str(Path(__file__).parents[1]))
 
 from caw.custom_generate import decode
+from caw.decoding.prompt_cache import PromptCache
 from caw.detection import DetectionResult, detect
 from caw.generate import GenerationOutput, generate, iter_generate
 from caw.models import load_model
@@ -23,6 +24,7 @@ __all__ = [
     "FixedStrength",
     "GenerationOutput",
     "LogitDeltaThreshold",
+    "PromptCache",
     "SynthID",
     "Unigram",
     "__version__",

@@ -17,6 +17,7 @@ import torch
 from caw import ops
 from caw.decoding import flash_decoding
 from caw.decoding.prefill_attention import PrefillAttention
+from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
 from caw.decoding.settings import Branching, DecodeSettings
 from caw.decoding.slots import ActiveSequence, Decoder, decoding_device, vocabulary_size
@@ -109,7 +110,8 @@ def generate(
         return_trace: keep capacity, strength, candidates and choice of every token.
         progress: show a progress bar if stderr is a terminal.
         options: see `iter_generate`: max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p,
-            seed, batch_size, max_memory, stop, streamer, chat, slots, prefill_attention, compile, backend.
+            seed, batch_size, max_memory, stop, streamer, chat, slots, prefill_attention, compile, backend,
+            prompt_cache.
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
@@ -171,6 +173,7 @@ def iter_generate(
     compile: bool = False,
     backend: str | None = None,
     report: Callable[[str], None] | None = None,
+    prompt_cache: PromptCache | None = None,
 ) -> Iterator[GenerationResult]:
     """As `generate`, but yields each sequence as it finishes (not in input order).
 
@@ -197,6 +200,8 @@ def iter_generate(
         backend: which kernels run: None = this library's; "reference" = plain PyTorch; "flash-attn" = its own, but
             attention of a step by the flash-attn package (CUDA, float16 or bfloat16).
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
+        prompt_cache: a `PromptCache` given to several calls with this model: prompts that an earlier call read are not
+            read again. Their keys and values stay in memory as long as it does.
     """
     if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
         raise TypeError(
@@ -229,7 +234,7 @@ def iter_generate(
         capacity = max(len(p) + budget for p, budget in zip(accepted.ids, accepted.budgets, strict=True))
         decoder = Decoder(
             model, watermark, policy, settings, batch, capacity, kernels=kernels, max_memory=max_memory,
-            prefill_attention=prefill_attention, compile=compile, report=report,
+            prefill_attention=prefill_attention, compile=compile, report=report, prompt_cache=prompt_cache,
         )  # fmt: skip
     results = _results(decoder, accepted, stops, streamer)
     next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer

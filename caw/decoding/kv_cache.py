@@ -90,7 +90,7 @@ class SiblingCache(Cache):
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
         self._prefill_rows: torch.Tensor | None = None
         self._prefill_start = 0
-        self._shared: torch.Tensor | None = None  # [L, 2, HK, P, D], what all prompts begin with
+        self.shared: list[torch.Tensor] | None = None  # keys and values of what all prompts begin with
         self.slot = 0
         self._packed: tuple[torch.Tensor, torch.Tensor] | None = None
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
@@ -154,21 +154,17 @@ class SiblingCache(Cache):
         for copy in range(1, self.copies):
             self.store[:, :, rows + copy * self.batch] = self.store[:, :, rows]
 
-    @property
-    def has_shared(self) -> bool:
-        """Whether the beginning that all prompts share is kept."""
-        return self._shared is not None
-
-    def keep_shared(self, row: int, tokens: int) -> None:
-        """Keep the first `tokens` of a row for all rows to come."""
+    def copy_out(self, row: int, start: int, end: int) -> list[torch.Tensor]:
+        """A copy of the keys and values of a row's positions start to end: one tensor [L, 2, HK, end - start, D]."""
         assert self.store is not None
-        self._shared = self.store[:, :, row, :, :tokens].clone()
+        return [self.store[:, :, row, :, start:end].clone()]
 
-    def copy_shared(self, rows: Sequence[int]) -> None:
-        """Let rows begin with what `keep_shared` kept."""
-        assert self.store is not None and self._shared is not None
-        for row in rows:
-            self.store[:, :, row, :, : self._shared.shape[3]] = self._shared
+    def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
+        """Put into a row, from position `start` on, what `copy_out` took."""
+        [keys_values] = kept
+        self.allocate(keys_values[0, :1], keys_values[0, 1:])
+        assert self.store is not None
+        self.store[:, :, row, :, start : start + keys_values.shape[3]] = keys_values
 
     def begin_forward(self, slot: int = 0, packed: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
         """The next forward carries candidates slot, slot + 1, … of each sequence.
@@ -218,6 +214,6 @@ class SiblingCache(Cache):
 
     def release(self) -> None:
         """Give keys and values back, at once: a traceback may hold this object for long."""
-        self.store = self.scratch = self._shared = None
+        self.store = self.scratch = self.shared = None
         for layer in self.layers:
             layer.keys = layer.values = None

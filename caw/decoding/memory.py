@@ -1,35 +1,15 @@
-"""How many sequences fit into memory, worked out before the first one starts.
-
-Every large tensor of decoding has a shape known beforehand: keys and values, candidates, logits, and the activations of
-the largest prefill. A batch that does not fit becomes a smaller one, whose slots are refilled more often.
-"""
+"""How much memory there is: what a caller allows, what is free on a device, what a container's limit leaves."""
 
 from __future__ import annotations
 
 import re
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from caw.decoding.prefill import CHUNK, MAX_ROWS, MAX_TOKENS
-from caw.decoding.prefill_attention import EAGER_BLOCK
-from caw.record import RECORD_SIZE
-
 DEFAULT_SHARE = 0.9  # of what is free
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-FLOAT, INT = 4, 8
 CONTAINER = Path("/sys/fs/cgroup")  # where Linux tells a container's own limits (cgroup v2)
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Bytes: of one sequence's slot, and once for all of them."""
-
-    per_sequence: int
-    fixed: int
 
 
 def memory_budget(max_memory: int | float | str | None, device: torch.device) -> int | None:
@@ -88,62 +68,8 @@ def _left_in_container(folder: Path) -> list[int]:
     return [max(0, int(limit) - int(used) + (int(droppable[1]) if droppable else 0))]
 
 
-def decoding_needs(
-    config: Any, dtype: torch.dtype, vocab_size: int, capacity: int, slots: int, copies: int, history: int
-) -> Needs:
-    """Memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix."""
-    size = dtype.itemsize
-    heads = config.num_attention_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    keys_and_values = 2 * config.num_hidden_layers * kv_heads * dim * size
-    record = RECORD_SIZE * (2 * FLOAT + INT) + FLOAT
-    # the model's logits, their float32 copy, and what the sampler makes of the current ones
-    logits = vocab_size * (slots * (size + FLOAT) + 5 * FLOAT)
-    per_sequence = keys_and_values * (capacity * copies + slots) + logits + (history + 2) * record + capacity * INT
-    tokens = min(MAX_TOKENS, MAX_ROWS * min(capacity, CHUNK))
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    activations = tokens * size * (6 * config.hidden_size + 3 * inner)
-    places = max(tokens, MAX_TOKENS // CHUNK * capacity if capacity > CHUNK else 0)  # rows times positions of a prefill
-    if by_scores(config, capacity):  # keys and values in float32 for each query head; scores, three more made of them
-        activations += places * heads * FLOAT * (2 * dim + 4 * EAGER_BLOCK)
-    # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
-    kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
-    first_logits = kept * vocab_size * (2 * size + FLOAT)
-    return Needs(per_sequence, activations + first_logits)
-
-
-def by_scores(config: Any, capacity: int) -> bool:
-    """Whether some layer's prompts are attended to by scores that are written down (`prefill_attention`, "eager")."""
-    window = getattr(config, "sliding_window", None)
-    capped = bool(getattr(config, "attn_logit_softcapping", None)) or config.model_type == "gpt_oss"
-    return capped or (isinstance(window, int) and window < capacity)
-
-
-def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
-    """The greatest batch up to `batch` whose needs are within the budget (bytes).
-
-    Raises ValueError if not even one sequence fits.
-    """
-    if budget is None:
-        return batch
-    fits = (budget - needs.fixed) // needs.per_sequence
-    if fits < 1:
-        least = needs.fixed + needs.per_sequence
-        raise ValueError(
-            f"max_memory must be at least {_readable(least)} for the longest prompt and its new tokens, got "
-            f"{_readable(budget)}; shorten prompts, lower max_new_tokens or raise max_memory"
-        )
-    if fits < batch:
-        warnings.warn(
-            f"{batch} sequences at once need {_readable(needs.fixed + batch * needs.per_sequence)} and "
-            f"{_readable(budget)} may be used: {fits} are decoded at once",
-            stacklevel=5,
-        )
-    return min(batch, fits)
-
-
-def _readable(size: int) -> str:
+def readable(size: int) -> str:
+    """Bytes in the greatest unit of which there is at least one."""
     for unit in ("GiB", "MiB", "KiB"):
         scale = UNITS[unit[:2].lower()]
         if size >= scale:

@@ -13,6 +13,7 @@ import torch
 
 from caw.decoding.attention import Layout
 from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.prompt_cache import KeptPrompt, PromptCache
 from caw.decoding.support import refusal
 from caw.record import Record
 
@@ -29,6 +30,7 @@ def prefill(
     prompts: Sequence[Sequence[int]],
     history: int,
     shared: int = 0,
+    kept: PromptCache | None = None,
 ) -> tuple[torch.Tensor, list[Record]]:
     """Fill cache rows with prompts.
 
@@ -36,6 +38,7 @@ def prefill(
         rows: R row numbers. prompts: R non-empty lists of token ids.
         history: how many positions before the first new one are wanted (N-).
         shared: tokens that all prompts of this cache begin with (`shared_beginning`); they run at the first call.
+        kept: what is known of these prompts is taken from there, and what is read goes there.
 
     Returns:
         (logits float32 [R, V] of the first new position, records of p_i, p_{i-1}, …, p_{i-history}); a position
@@ -43,9 +46,9 @@ def prefill(
     """
     device = cache.lengths.device
     if shared:
-        _fill_shared(model, cache, rows, prompts[0][:shared])
-    order = sorted(range(len(rows)), key=lambda i: -len(prompts[i]))
-    logits: list[torch.Tensor] = [torch.empty(0)] * len(rows)
+        _fill_shared(model, cache, rows, prompts[0][:shared], kept)
+    logits = _recall(cache, rows, prompts, history, shared, kept) if kept is not None else {}
+    order = sorted(set(range(len(rows))) - set(logits), key=lambda i: -len(prompts[i]))
     while order:
         longest = len(prompts[order[0]]) - shared
         group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // min(longest, CHUNK)))]
@@ -54,7 +57,10 @@ def prefill(
         found = _forward(model, cache, row_ids, [prompts[i] for i in group], history, shared)
         for i, row in zip(group, found, strict=True):
             logits[i] = row
-    stacked = torch.stack(logits)  # [R, history + 1, V]
+            if kept is not None:
+                read = cache.copy_out(rows[i], shared, len(prompts[i]))
+                kept.keep(prompts[i], KeptPrompt(shared, read, row.clone()))
+    stacked = torch.stack([logits[i] for i in range(len(rows))])  # [R, history + 1, V]
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     records = []
     for back in range(history + 1):
@@ -79,13 +85,39 @@ def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:
     return shared if shared >= MIN_SHARED else 0
 
 
-def _fill_shared(model: Any, cache: SiblingCache, rows: Sequence[int], beginning: Sequence[int]) -> None:
-    """Put the keys and values of the shared beginning into `rows`; the model sees it once per cache."""
-    if not cache.has_shared:
+def _fill_shared(
+    model: Any, cache: SiblingCache, rows: Sequence[int], beginning: Sequence[int], kept: PromptCache | None
+) -> None:
+    """Put the keys and values of the shared beginning into `rows`; the model sees it once per cache, or never again."""
+    if cache.shared is None and kept is not None:
+        cache.shared = kept.beginning(beginning)
+    if cache.shared is None:
         row = torch.tensor(rows[:1], device=cache.lengths.device)
         _forward(model, cache, row, [beginning], 0, 0)
-        cache.keep_shared(rows[0], len(beginning))
-    cache.copy_shared(rows)
+        cache.shared = cache.copy_out(rows[0], 0, len(beginning))
+        if kept is not None:
+            kept.keep_beginning(beginning, cache.shared)
+    for row in rows:
+        cache.copy_in(row, 0, cache.shared)
+
+
+def _recall(
+    cache: SiblingCache,
+    rows: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    history: int,
+    shared: int,
+    kept: PromptCache,
+) -> dict[int, torch.Tensor]:
+    """Fill the rows of prompts that are kept; of each, by its place, the logits float32 [history + 1, V]."""
+    known = {i: found for i, prompt in enumerate(prompts) if (found := kept.find(prompt, shared, history)) is not None}
+    if known:
+        device = cache.lengths.device
+        for i, found in known.items():
+            cache.copy_in(rows[i], found.start, found.keys_values)
+        cache.begin_prefill(torch.tensor([rows[i] for i in known], device=device))
+        cache.end_prefill(torch.tensor([len(prompts[i]) for i in known], device=device))
+    return {i: found.logits[: history + 1] for i, found in known.items()}
 
 
 def _forward(

@@ -14,10 +14,12 @@ from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.linear import SmallLinears
-from caw.decoding.memory import decoding_needs, fitting_batch, memory_budget
+from caw.decoding.memory import free_memory, memory_budget
 from caw.decoding.model_lock import model_lock
+from caw.decoding.needs import decoding_needs, fitting_batch
 from caw.decoding.prefill import prefill, shared_beginning
 from caw.decoding.prefill_attention import PrefillAttention, check_prefill_attention
+from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.rounds import Rounds, SingleSteps
 from caw.decoding.sampling import GumbelNoise, make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
@@ -73,6 +75,7 @@ class Decoder:
         fixed: decode by steps that read nothing back from the device, captured in CUDA graphs where there is CUDA; None
             = on CUDA and with compile, if kernels, watermark and warper allow it.
         report: called with what is being prepared, "" when that is done.
+        prompt_cache: prompts read before; it is given those that are read now.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Decoder:
         compile: bool = False,
         fixed: bool | None = None,
         report: Callable[[str], None] | None = None,
+        prompt_cache: PromptCache | None = None,
     ) -> None:
         config = check_model(model)
         kernels = kernels or ops.dispatched()
@@ -100,13 +104,18 @@ class Decoder:
         spread, parallel = main_device(model), is_tensor_parallel(model)
         self.device, self.dtype = decoding_device(model), model.dtype
         check_prefill_attention(prefill_attention, self.device, model.dtype)
+        self.prompt_cache = prompt_cache
+        if prompt_cache is not None and parallel:  # processes whose memory differs would keep different prompts
+            raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
+        if prompt_cache is not None:
+            prompt_cache.bind(model, self.device)
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
         self.history = history_needed(policy)
         if not keep_rows:  # there rows are the caller's
             needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.history)
             unplanned = spread is not None and max_memory is None  # nothing says how the layers share the devices
-            batch = fitting_batch(batch, needs, None if unplanned else memory_budget(max_memory, self.device))
+            batch = fitting_batch(batch, needs, None if unplanned else self._budget(max_memory))
             batch = smallest(batch, model, self.device) if parallel else batch
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
         self.fixed = False if spread is not None or parallel else fixed  # no graph spans devices or processes
@@ -166,6 +175,13 @@ class Decoder:
             steps.close()
             self._release()
 
+    def _budget(self, max_memory: int | float | str | None) -> int | None:
+        """Bytes decoding may use, what the prompt cache may still take left to it; None = unknown."""
+        budget, free = memory_budget(max_memory, self.device), free_memory(self.device)
+        if self.prompt_cache is None or budget is None or free is None:
+            return budget
+        return min(budget, free - self.prompt_cache.room)
+
     def _check_unchanged(self) -> None:
         model = self.stepper.model
         device = decoding_device(model)
@@ -200,8 +216,9 @@ class Decoder:
             return
         chosen = [waiting.popleft() for _ in free]
         logits, records = prefill(
-            self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history, self.shared
-        )
+            self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history, self.shared,
+            self.prompt_cache,
+        )  # fmt: skip
         rows = torch.tensor(free, device=self.device)
         seeds, most = ([column[i] for i in chosen] for column in (streams, budgets))
         self.state.start(

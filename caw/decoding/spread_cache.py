@@ -39,15 +39,12 @@ class SpreadCache(Cache):
             SiblingCache(1, batch, capacity, slots, device, copies, kernels, prefill_attention)
             for _ in range(num_layers)
         ]
+        self.shared: list[torch.Tensor] | None = None
         super().__init__(layers=[part.layers[0] for part in self.parts])
 
     @property
     def packs(self) -> bool:
         return False  # its layers may lie on devices whose attention takes the same number for each sequence
-
-    @property
-    def has_shared(self) -> bool:
-        return self.parts[0].has_shared
 
     def begin_prefill(self, rows: torch.Tensor, start: int = 0) -> None:
         self._prefill_rows = rows
@@ -59,13 +56,12 @@ class SpreadCache(Cache):
             part.end_prefill(lengths.to(part.lengths.device))
         self.lengths[self._prefill_rows] = lengths
 
-    def keep_shared(self, row: int, tokens: int) -> None:
-        for part in self.parts:
-            part.keep_shared(row, tokens)
+    def copy_out(self, row: int, start: int, end: int) -> list[torch.Tensor]:
+        return [copy for part in self.parts for copy in part.copy_out(row, start, end)]
 
-    def copy_shared(self, rows: Sequence[int]) -> None:
-        for part in self.parts:
-            part.copy_shared(rows)
+    def copy_in(self, row: int, start: int, kept: Sequence[torch.Tensor]) -> None:
+        for part, copy in zip(self.parts, kept, strict=True):
+            part.copy_in(row, start, [copy])
 
     def begin_forward(self, slot: int = 0) -> None:
         for part in self.parts:
@@ -86,6 +82,7 @@ class SpreadCache(Cache):
         self.lengths, self.batch = kept_rows(self.lengths, rows), rows.numel()
 
     def release(self) -> None:
+        self.shared = None
         for part in self.parts:
             part.release()
 

@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.slots import vocabulary_size
 from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec
@@ -62,12 +63,13 @@ class Shard:
 
 @dataclass
 class Loaded:
-    """The one model in memory, with the digest of its weights."""
+    """The one model in memory, with the digest of its weights and the prompts it read for earlier cells."""
 
     name: str
     model: Any
     tokenizer: Any
     sha256: str
+    prompts: PromptCache = field(default_factory=PromptCache)
 
 
 @dataclass
@@ -140,7 +142,7 @@ class Runner:
         run = self.store.keep_run(self.record(loaded))
         bar.cell(plan.name)
         with cell.writer(self.shard.rank) as writer:
-            for result in self.results(todo, task, loaded, mark, policy, bar):
+            for result in self.results(todo, plan, loaded, mark, policy, bar):
                 line = asdict(answer_of(todo[result.index], result, task, run))
                 writer.write(line)
                 tokens += len(result.tokens)
@@ -173,13 +175,16 @@ class Runner:
         self.results_at = time.monotonic()
 
     def results(
-        self, todo: Sequence[Question], task: Task, loaded: Loaded, mark: Watermark | None, policy: Any, bar: Bar
+        self, todo: Sequence[Question], plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Any, bar: Bar
     ) -> Any:
-        """Generations of all questions in one call, which reads the shots that their prompts share only once."""
-        settings = asdict(self.config.generation)
+        """Generations of all questions in one call, which reads the shots that their prompts share only once, and
+        nothing of a prompt that an earlier cell had."""
+        settings, task = asdict(self.config.generation), self.config.tasks[plan.task]
+        alike = sum((other.model, other.task) == (plan.model, plan.task) for other in self.plan())
         return generate_every(
             loaded.model, loaded.tokenizer, [question.prompt for question in todo], watermark=mark, policy=policy,
-            stop=task.stop or None, return_trace=mark is not None, report=bar.note, **settings,
+            stop=task.stop or None, return_trace=mark is not None, report=bar.note,
+            prompt_cache=loaded.prompts if alike > 1 else None, **settings,
         )  # fmt: skip
 
     def load(self, name: str) -> Loaded:

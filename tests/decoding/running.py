@@ -58,6 +58,7 @@ def run(
     compile: bool = False,
     on_token: Any = None,
     watched: bool = True,
+    prompt_cache: Any = None,
     **settings: Any,
 ) -> Run:
     """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold.
@@ -68,7 +69,7 @@ def run(
     capacity = max(map(len, prompts)) + max_new_tokens
     decoder = Decoder(
         model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity, kernels=kernels,
-        fixed=fixed, max_memory=max_memory, compile=compile,
+        fixed=fixed, max_memory=max_memory, compile=compile, prompt_cache=prompt_cache,
     )  # fmt: skip
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts), [""] * len(prompts))
     original = decoder.stepper.step

@@ -74,3 +74,11 @@ def test_main_device(places: dict[str, Any], expected: str | None) -> None:
 
     found = main_device(Placed())
     assert found == (None if expected is None else torch.device(expected))
+
+
+def test_a_spread_model_reads_prompts_once(llama: Any, spread: Any) -> None:
+    prompts, kept = [*RAGGED, *[prompt(40, 50) + prompt(3, i) for i in range(2)]], caw.PromptCache()
+    expected = run(llama, prompts).tokens
+    for _ in range(2):
+        assert run(spread, prompts, batch=3, prompt_cache=kept).tokens == expected
+    assert (kept.found, kept.missed) == (len(prompts), len(prompts))

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import caw
 from caw.decoding import memory
-from caw.decoding.memory import Needs, decoding_needs, fitting_batch, free_memory, memory_budget
+from caw.decoding.memory import free_memory, memory_budget
+from caw.decoding.needs import Needs, decoding_needs, fitting_batch
 from caw.decoding.settings import DecodeSettings
 from caw.decoding.slots import Decoder, vocabulary_size
 from caw.evaluator import Evaluator

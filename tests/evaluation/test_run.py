@@ -94,6 +94,21 @@ def test_every_cell_has_every_question_and_says_how_it_was_made(whole: Path) -> 
     assert sum(g.changed for g in hard) > 1
 
 
+def test_prompts_are_read_once_for_all_cells(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    work = runner(made, tmp_path)
+    assert work.run() == 9 * len(CELLS)
+    assert texts(tmp_path) == texts(whole)
+    assert work.loaded is not None
+    kept = work.loaded.prompts
+    assert len(kept) == 9
+    # the look-ahead policy comes after fixed ones and reads distributions that those did not ask for
+    assert (kept.found, kept.missed) == (9 * len(CELLS) - 18, 18)
+    alone = runner(made, tmp_path / "alone", only=("*.none",))
+    assert alone.run() == 9
+    assert alone.loaded is not None
+    assert len(alone.loaded.prompts) == 0, "nobody else asks for them"
+
+
 def test_scores_and_results(whole: Path) -> None:
     store = Store(whole)
     scores = store.read_scores()
