@@ -201,7 +201,7 @@ def iter_generate(
             attention of a step by the flash-attn package (CUDA, float16 or bfloat16).
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
         prompt_cache: a `PromptCache` given to several calls with this model: prompts that an earlier call read are not
-            read again. Their keys and values stay in memory as long as it does.
+            read again. Their keys and values stay in memory as long as it does, within what max_memory leaves.
     """
     if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
         raise TypeError(
@@ -226,6 +226,8 @@ def iter_generate(
         )  # fmt: skip
         accepted = accept_prompts(tokenizer, prompts, model, max_new_tokens, chat=chat)
         stops = StopStrings(tokenizer, stop)
+        if not isinstance(prompt_cache, PromptCache | None):
+            raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
         if batch_size is not None:
             require_int("batch_size", batch_size, 1, 1 << 20)
         if not accepted.ids:

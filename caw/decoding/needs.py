@@ -27,6 +27,10 @@ class Needs:
     per_sequence: int
     fixed: int
 
+    def of(self, batch: int) -> int:
+        """Bytes of so many sequences at once."""
+        return self.fixed + batch * self.per_sequence
+
 
 def decoding_needs(
     config: Any, dtype: torch.dtype, vocab_size: int, capacity: int, slots: int, copies: int, history: int
@@ -69,14 +73,14 @@ def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
         return batch
     fits = (budget - needs.fixed) // needs.per_sequence
     if fits < 1:
-        least = needs.fixed + needs.per_sequence
+        least = needs.of(1)
         raise ValueError(
             f"max_memory must be at least {readable(least)} for the longest prompt and its new tokens, got "
             f"{readable(budget)}; shorten prompts, lower max_new_tokens or raise max_memory"
         )
     if fits < batch:
         warnings.warn(
-            f"{batch} sequences at once need {readable(needs.fixed + batch * needs.per_sequence)} and "
+            f"{batch} sequences at once need {readable(needs.of(batch))} and "
             f"{readable(budget)} may be used: {fits} are decoded at once",
             stacklevel=5,
         )

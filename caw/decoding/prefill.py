@@ -13,7 +13,7 @@ import torch
 
 from caw.decoding.attention import Layout
 from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.prompt_cache import KeptPrompt, PromptCache
+from caw.decoding.prompt_cache import REACH, KeptPrompt, PromptCache
 from caw.decoding.support import refusal
 from caw.record import Record
 
@@ -38,7 +38,8 @@ def prefill(
         rows: R row numbers. prompts: R non-empty lists of token ids.
         history: how many positions before the first new one are wanted (N-).
         shared: tokens that all prompts of this cache begin with (`shared_beginning`); they run at the first call.
-        kept: what is known of these prompts is taken from there, and what is read goes there.
+        kept: what is known of these prompts is taken from there, and what is read goes there. Then `shared` has to
+            leave out as many positions as are kept (`prompt_cache.REACH`).
 
     Returns:
         (logits float32 [R, V] of the first new position, records of p_i, p_{i-1}, …, p_{i-history}); a position
@@ -47,20 +48,19 @@ def prefill(
     device = cache.lengths.device
     if shared:
         _fill_shared(model, cache, rows, prompts[0][:shared], kept)
-    logits = _recall(cache, rows, prompts, history, shared, kept) if kept is not None else {}
-    order = sorted(set(range(len(rows))) - set(logits), key=lambda i: -len(prompts[i]))
+    reach = max(history, REACH) if kept is not None else history
+    logits = _recall(cache, rows, prompts, shared, kept) if kept is not None else {}
+    order = sorted((i for i in range(len(rows)) if i not in logits), key=lambda i: -len(prompts[i]))
     while order:
         longest = len(prompts[order[0]]) - shared
         group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // min(longest, CHUNK)))]
         order = order[len(group) :]
         row_ids = torch.tensor([rows[i] for i in group], device=device)
-        found = _forward(model, cache, row_ids, [prompts[i] for i in group], history, shared)
-        for i, row in zip(group, found, strict=True):
-            logits[i] = row
-            if kept is not None:
-                read = cache.copy_out(rows[i], shared, len(prompts[i]))
-                kept.keep(prompts[i], KeptPrompt(shared, read, row.clone()))
-    stacked = torch.stack([logits[i] for i in range(len(rows))])  # [R, history + 1, V]
+        found = _forward(model, cache, row_ids, [prompts[i] for i in group], reach, shared)
+        logits |= zip(group, found, strict=True)
+        if kept is not None and not kept.full:
+            _keep(cache, {rows[i]: prompts[i] for i in group}, found, shared, kept)
+    stacked = torch.stack([logits[i][: history + 1] for i in range(len(rows))])  # [R, history + 1, V]
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     records = []
     for back in range(history + 1):
@@ -102,22 +102,27 @@ def _fill_shared(
 
 
 def _recall(
-    cache: SiblingCache,
-    rows: Sequence[int],
-    prompts: Sequence[Sequence[int]],
-    history: int,
-    shared: int,
-    kept: PromptCache,
+    cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], shared: int, kept: PromptCache
 ) -> dict[int, torch.Tensor]:
-    """Fill the rows of prompts that are kept; of each, by its place, the logits float32 [history + 1, V]."""
-    known = {i: found for i, prompt in enumerate(prompts) if (found := kept.find(prompt, shared, history)) is not None}
+    """Fill the rows of prompts that are kept; of each, by its place, the logits float32 [REACH + 1, V]."""
+    known = {i: found for i, prompt in enumerate(prompts) if (found := kept.find(prompt, shared)) is not None}
     if known:
         device = cache.lengths.device
         for i, found in known.items():
             cache.copy_in(rows[i], found.start, found.keys_values)
         cache.begin_prefill(torch.tensor([rows[i] for i in known], device=device))
         cache.end_prefill(torch.tensor([len(prompts[i]) for i in known], device=device))
-    return {i: found.logits[: history + 1] for i, found in known.items()}
+    return {i: found.logits for i, found in known.items()}
+
+
+def _keep(
+    cache: SiblingCache, prompts: dict[int, Sequence[int]], found: torch.Tensor, shared: int, kept: PromptCache
+) -> None:
+    """Keep the prompts of these rows, whose logits are found [R, REACH + 1, V]; broken ones would stay broken."""
+    finite = found.isfinite().flatten(1).all(1).tolist()
+    for (row, prompt), logits, good in zip(prompts.items(), found, finite, strict=True):
+        if good:
+            kept.keep(prompt, KeptPrompt(shared, cache.copy_out(row, shared, len(prompt)), logits.clone()))
 
 
 def _forward(

@@ -14,12 +14,16 @@ from typing import Any
 import torch
 
 from caw.decoding.memory import memory_budget
+from caw.evaluator.features import DECODABLE_PREVIOUS
+
+REACH = DECODABLE_PREVIOUS  # positions before the last whose distributions some policy may ask for later
+UNKNOWN_MEMORY = 2 << 30  # bytes; a share of what a system does not say
 
 
 @dataclass(frozen=True, eq=False)
 class KeptPrompt:
-    """What a prompt left: keys and values from position `start` on, one tensor [L, 2, HK, T - start, D] per device of
-    the cache, and logits float32 [N + 1, V] of its last N + 1 positions, the newest first."""
+    """What a prompt left: keys and values from position `start` on, as the cache's `copy_out` gave them, and logits
+    float32 [REACH + 1, V] of its last positions, the newest first."""
 
     start: int
     keys_values: list[torch.Tensor]
@@ -28,20 +32,24 @@ class KeptPrompt:
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(t.numel() * t.element_size() for t in (*self.keys_values, self.logits))
+        return _size(*self.keys_values, self.logits)
 
 
 class PromptCache:
     """Give the same one to several calls of `caw.generate` with one model, and each prompt is read only once.
 
     Args:
-        max_memory: what it may hold: bytes, a share of the memory that is free at its first use as a float in (0, 1],
-            or a text such as "2GiB". Once full it keeps what it has: prompts that come round in one order would push
-            each other out.
+        max_memory: the most it may hold: bytes, a share of the memory that is free at its first use (on the model's
+            main device) as a float in (0, 1], or a text such as "2GiB". It never takes what a call needs for
+            decoding. Once full it keeps what it has: prompts that come round in one order would push each other out.
 
-    A prompt is found again by all of its token ids. Keys and values are those of the call that read it, whose batch
-    may have rounded otherwise: in float32 no text changes, in bfloat16 a near tie may. It belongs to the model that it
-    was first used with, as that was then: after a change of weights make a new one. Not for several threads at once.
+    A prompt is found again by all of its token ids. It was read in the call that came first, with that call's
+    `prefill_attention` and backend, and beside other prompts, which may have rounded otherwise: in float32 no text
+    changes, in bfloat16 a near tie may. (With rotary embeddings that depend on the longest prompt of a batch, "dynamic"
+    and "longrope", more may change, as it does between batches.) Prompts whose logits are not finite are not kept.
+
+    It belongs to the model that it was first used with, in that state. Other weights are noticed; adapters that are
+    switched, hooks and settings of the model are not: make a new one then. One thread at a time.
 
     Raises TypeError or ValueError for any other max_memory.
     """
@@ -49,33 +57,33 @@ class PromptCache:
     def __init__(self, max_memory: int | float | str = 0.25) -> None:
         self.max_memory, self.size = max_memory, 0
         self.found = self.missed = 0  # prompts
+        self.full = True  # until a model is there
         memory_budget(max_memory, torch.device("cpu"))  # what is wrong with it is said here
         self._prompts: dict[tuple[int, ...], KeptPrompt] = {}
         self._beginnings: dict[tuple[int, ...], list[torch.Tensor]] = {}
-        self._owner: tuple[weakref.ref[Any], torch.dtype, torch.device] | None = None
-        self._most: int | None = None
+        self._owner: tuple[weakref.ref[Any], Any] | None = None
+        self._most = self._now = 0
 
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def bind(self, model: Any, device: torch.device) -> None:
-        """Belong to this model; ValueError if it belongs to another one, or to this one in another form."""
-        now: torch.dtype = model.dtype
+    def bind(self, model: Any, device: torch.device, left: int | None = None) -> None:
+        """Begin a call with this model, which leaves `left` bytes (None = unknown) beside what is kept already.
+
+        Raises ValueError if it belongs to another model, or to this one with other weights.
+        """
+        state = _state(model, device)
         if self._owner is None:
-            self._owner = (weakref.ref(model), now, device)
-            self._most = memory_budget(self.max_memory, device)
-            return
-        owner, dtype, place = self._owner
-        if owner() is not model or (dtype, place) != (now, device):
+            most = memory_budget(self.max_memory, device)
+            self._owner, self._most = (weakref.ref(model), state), UNKNOWN_MEMORY if most is None else most
+        owner, known = self._owner
+        if owner() is not model or known != state:
             raise ValueError(
                 "expected prompt_cache with the model it was first used with, as that was then, found another model, "
-                "dtype or device; make a new caw.PromptCache()"
+                "other weights, dtype or device; make a new caw.PromptCache()"
             )
-
-    @property
-    def room(self) -> int:
-        """Bytes it may still take; 0 before its first use."""
-        return 0 if self._owner is None or self._most is None else max(0, self._most - self.size)
+        self._now = self._most if left is None else min(self._most, self.size + max(0, left))
+        self.full = False
 
     def beginning(self, tokens: Sequence[int]) -> list[torch.Tensor] | None:
         """Keys and values of what several prompts begin with, if they are kept."""
@@ -83,23 +91,38 @@ class PromptCache:
 
     def keep_beginning(self, tokens: Sequence[int], keys_values: list[torch.Tensor]) -> None:
         """Keep them if there is room."""
-        if self._takes(sum(t.numel() * t.element_size() for t in keys_values)):
+        if self._takes(_size(*keys_values)):
             self._beginnings[tuple(tokens)] = keys_values
 
-    def find(self, prompt: Sequence[int], start: int, history: int) -> KeptPrompt | None:
-        """The prompt, if it is kept from position `start` or before, with history + 1 distributions."""
+    def find(self, prompt: Sequence[int], start: int) -> KeptPrompt | None:
+        """The prompt, if it is kept from position `start` or before."""
         kept = self._prompts.get(tuple(prompt))
-        known = kept is not None and kept.start <= start and len(kept.logits) > history
+        known = kept is not None and kept.start <= start
         self.found, self.missed = self.found + known, self.missed + (not known)
         return kept if known else None
 
     def keep(self, prompt: Sequence[int], kept: KeptPrompt) -> None:
-        """Keep it if there is room; it takes the place of what was known of the same prompt."""
+        """Keep it if there is room; one that starts later gives way to it."""
         before = self._prompts.get(tuple(prompt))
+        if before is not None and before.start <= kept.start:
+            return
         if self._takes(kept.size - (before.size if before is not None else 0)):
             self._prompts[tuple(prompt)] = kept
 
     def _takes(self, size: int) -> bool:
-        fits = self._most is None or self.size + size <= self._most
+        fits = self.size + size <= self._now
         self.size += size if fits else 0
+        self.full = self.full or not fits
         return fits
+
+
+def _size(*tensors: torch.Tensor) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _state(model: Any, device: torch.device) -> Any:
+    """What changes where a model gets other weights, in place or not."""
+    if getattr(model, "hf_device_map", None):  # accelerate may bring weights from memory or disk anew at each forward
+        return model.dtype, device
+    versions = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    return model.dtype, device, versions

@@ -14,12 +14,12 @@ from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.linear import SmallLinears
-from caw.decoding.memory import free_memory, memory_budget
+from caw.decoding.memory import memory_budget
 from caw.decoding.model_lock import model_lock
 from caw.decoding.needs import decoding_needs, fitting_batch
 from caw.decoding.prefill import prefill, shared_beginning
 from caw.decoding.prefill_attention import PrefillAttention, check_prefill_attention
-from caw.decoding.prompt_cache import PromptCache
+from caw.decoding.prompt_cache import REACH, PromptCache
 from caw.decoding.rounds import Rounds, SingleSteps
 from caw.decoding.sampling import GumbelNoise, make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
@@ -107,16 +107,19 @@ class Decoder:
         self.prompt_cache = prompt_cache
         if prompt_cache is not None and parallel:  # processes whose memory differs would keep different prompts
             raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
-        if prompt_cache is not None:
-            prompt_cache.bind(model, self.device)
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
         self.history = history_needed(policy)
+        self.reach = self.history if prompt_cache is None else max(self.history, REACH)
+        budget = None
         if not keep_rows:  # there rows are the caller's
-            needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.history)
+            needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.reach)
             unplanned = spread is not None and max_memory is None  # nothing says how the layers share the devices
-            batch = fitting_batch(batch, needs, None if unplanned else self._budget(max_memory))
+            budget = None if unplanned else memory_budget(max_memory, self.device)
+            batch = fitting_batch(batch, needs, budget)
             batch = smallest(batch, model, self.device) if parallel else batch
+        if prompt_cache is not None:
+            prompt_cache.bind(model, self.device, None if budget is None else budget - needs.of(batch))
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
         self.fixed = False if spread is not None or parallel else fixed  # no graph spans devices or processes
         self.compile = compile
@@ -156,7 +159,7 @@ class Decoder:
         """
         self._check_unchanged()
         streams = stream_ids(prompts)
-        self.shared = shared_beginning(prompts, self.history)
+        self.shared = shared_beginning(prompts, self.reach)
         waiting = deque(range(len(prompts)))
         steps = self._steps()
         try:
@@ -174,13 +177,6 @@ class Decoder:
         finally:
             steps.close()
             self._release()
-
-    def _budget(self, max_memory: int | float | str | None) -> int | None:
-        """Bytes decoding may use, what the prompt cache may still take left to it; None = unknown."""
-        budget, free = memory_budget(max_memory, self.device), free_memory(self.device)
-        if self.prompt_cache is None or budget is None or free is None:
-            return budget
-        return min(budget, free - self.prompt_cache.room)
 
     def _check_unchanged(self) -> None:
         model = self.stepper.model

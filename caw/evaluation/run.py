@@ -63,13 +63,13 @@ class Shard:
 
 @dataclass
 class Loaded:
-    """The one model in memory, with the digest of its weights and the prompts it read for earlier cells."""
+    """The one model in memory, with the digest of its weights, and (task, prompts of it that it has read)."""
 
     name: str
     model: Any
     tokenizer: Any
     sha256: str
-    prompts: PromptCache = field(default_factory=PromptCache)
+    prompts: tuple[str, PromptCache] | None = None
 
 
 @dataclass
@@ -124,12 +124,13 @@ class Runner:
         total, made = sum(left.values()), 0
         self.store.write_config(self.config.text)
         with Bar(total, enabled=self.progress) as bar:
-            for plan in plans:
-                made += self.run_cell(plan, bar)
+            for i, plan in enumerate(plans):
+                same = (p for p in plans[i + 1 :] if (p.model, p.task) == (plan.model, plan.task))
+                made += self.run_cell(plan, bar, again=any(left.get(p, 0) for p in same if p.name != plan.name))
         return made
 
-    def run_cell(self, plan: CellPlan, bar: Bar) -> int:
-        """Generate what is missing in one cell."""
+    def run_cell(self, plan: CellPlan, bar: Bar, *, again: bool) -> int:
+        """Generate what is missing in one cell; again: a later one has the same prompts."""
         todo = self.todo(plan)
         if not todo:
             return 0
@@ -142,7 +143,7 @@ class Runner:
         run = self.store.keep_run(self.record(loaded))
         bar.cell(plan.name)
         with cell.writer(self.shard.rank) as writer:
-            for result in self.results(todo, plan, loaded, mark, policy, bar):
+            for result in self.results(todo, task, loaded, mark, policy, bar, self.prompts(loaded, plan.task, again)):
                 line = asdict(answer_of(todo[result.index], result, task, run))
                 writer.write(line)
                 tokens += len(result.tokens)
@@ -175,17 +176,29 @@ class Runner:
         self.results_at = time.monotonic()
 
     def results(
-        self, todo: Sequence[Question], plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Any, bar: Bar
+        self,
+        todo: Sequence[Question],
+        task: Task,
+        loaded: Loaded,
+        mark: Watermark | None,
+        policy: Any,
+        bar: Bar,
+        prompts: PromptCache | None,
     ) -> Any:
-        """Generations of all questions in one call, which reads the shots that their prompts share only once, and
-        nothing of a prompt that an earlier cell had."""
-        settings, task = asdict(self.config.generation), self.config.tasks[plan.task]
-        alike = sum((other.model, other.task) == (plan.model, plan.task) for other in self.plan())
+        """Generations of all questions in one call, which reads the shots that their prompts share only once."""
+        settings = asdict(self.config.generation)
         return generate_every(
             loaded.model, loaded.tokenizer, [question.prompt for question in todo], watermark=mark, policy=policy,
-            stop=task.stop or None, return_trace=mark is not None, report=bar.note,
-            prompt_cache=loaded.prompts if alike > 1 else None, **settings,
+            stop=task.stop or None, return_trace=mark is not None, report=bar.note, prompt_cache=prompts, **settings,
         )  # fmt: skip
+
+    def prompts(self, loaded: Loaded, task: str, again: bool) -> PromptCache | None:
+        """What the model has read of this task; kept as long as a later cell asks for it again."""
+        name, kept = loaded.prompts or ("", None)
+        if name != task or kept is None:
+            kept = PromptCache(0.25 / self.shard.world_size) if again else None  # processes may share a machine
+        loaded.prompts = (task, kept) if again and kept is not None else None
+        return kept
 
     def load(self, name: str) -> Loaded:
         """The model of that name; one that is in memory already is not loaded again."""

@@ -18,7 +18,10 @@ import caw
 from caw import PromptCache
 from caw.decoding import prefill as prefill_module
 from caw.decoding import prompt_cache as cache_module
-from caw.decoding.prompt_cache import KeptPrompt
+from caw.decoding import slots
+from caw.decoding.prompt_cache import REACH, KeptPrompt
+from caw.evaluator import Evaluator
+from caw.evaluator.features import FeatureSpec
 
 BEGINNING = prompt(40, 50)
 ALIKE = [BEGINNING + prompt(3 + i, i) for i in range(5)]
@@ -80,36 +83,48 @@ def test_what_is_kept_serves_any_watermark_policy_and_sampling(llama: Any) -> No
         assert not read
 
 
-def test_a_policy_that_looks_further_back_reads_again(llama: Any) -> None:
-    policy = policy_of(llama)
-    assert policy.network.spec.previous > 0
-    kept, expected = PromptCache(), run(llama, RAGGED, caw.KGW(key=1), policy)
+@pytest.mark.parametrize("previous", [0, 1, 2])
+def test_a_policy_that_looks_further_back_finds_what_it_needs(llama: Any, previous: int) -> None:
+    """Short prompts have fewer positions than any policy may ask for."""
+    torch.manual_seed(5)
+    policy = caw.CapacityPolicy(Evaluator(FeatureSpec(k=4, previous=previous), hidden=8), theta=1.0, beta=1.5)
+    expected = run(llama, RAGGED, caw.KGW(key=1), policy)
+    kept = PromptCache()
     run(llama, RAGGED, prompt_cache=kept)
-    size = kept.size
     with tokens_read() as read:
-        assert run(llama, RAGGED, caw.KGW(key=1), policy, prompt_cache=kept).tokens == expected.tokens
-    assert sum(read) >= sum(map(len, RAGGED))
-    assert size < kept.size < 2 * size, "it takes the place of what was kept"
-    with tokens_read() as read:
-        run(llama, RAGGED, prompt_cache=kept)
-        run(llama, RAGGED, caw.KGW(key=1), policy, prompt_cache=kept)
+        again = run(llama, RAGGED, caw.KGW(key=1), policy, prompt_cache=kept)
+    assert again.tokens == expected.tokens
+    assert [trace.choice for trace in again.traces] == [trace.choice for trace in expected.traces]
     assert not read
 
 
-def test_other_companions_share_another_beginning(llama: Any) -> None:
-    """Two of the prompts alone share more than all five do; prompts kept whole serve both."""
-    closer = [ALIKE[0], ALIKE[0][:-1] + prompt(4, 9)]
-    expected, alone = run(llama, [*ALIKE, closer[1]]), run(llama, closer)
-    kept = PromptCache()
-    run(llama, [*ALIKE, closer[1]], prompt_cache=kept)
+def test_prompts_alone_and_together_come_to_rest(llama: Any) -> None:
+    """A prompt is read again only to keep more of it, never less."""
+    kept, policy = PromptCache(), policy_of(llama)
+    for _ in range(2):
+        run(llama, ALIKE, caw.KGW(key=1), policy, prompt_cache=kept)
+        run(llama, ALIKE[:1], prompt_cache=kept)
     with tokens_read() as read:
-        assert run(llama, closer, prompt_cache=kept).tokens == alone.tokens == [expected.tokens[0], expected.tokens[-1]]
-    assert read == [42], "the beginning of these two only"
-    with tokens_read() as read:  # the other way round what was kept begins too late
-        later = PromptCache()
+        assert run(llama, ALIKE[:1], prompt_cache=kept).tokens == run(llama, ALIKE[:1]).tokens
+        run(llama, ALIKE, caw.KGW(key=1), policy, prompt_cache=kept)
+    assert sum(read) == len(ALIKE[0]), "that one alone without the cache"
+
+
+def test_other_companions_share_another_beginning(llama: Any) -> None:
+    """Two of the prompts alone share more than all six do; what is kept of all serves them."""
+    closer = [BEGINNING + prompt(9, 8) + prompt(n, n) for n in (4, 5)]
+    every = [*closer, *ALIKE]
+    expected, alone = run(llama, every), run(llama, closer)
+    kept = PromptCache()
+    run(llama, every, prompt_cache=kept)
+    with tokens_read() as read:
+        assert run(llama, closer, prompt_cache=kept).tokens == alone.tokens == expected.tokens[:2]
+    assert read == [49], "the beginning of these two only"
+    later = PromptCache()  # the other way round what was kept begins too late
+    for _ in range(2):
         run(llama, closer, prompt_cache=later)
-        assert run(llama, [*ALIKE, closer[1]], prompt_cache=later).tokens == expected.tokens
-    assert later.found == 0
+        assert run(llama, every, prompt_cache=later).tokens == expected.tokens
+    assert later.missed == 2 + len(every), "the second time all are found"
 
 
 def test_a_prompt_alone_is_kept_with_its_beginning(llama: Any) -> None:
@@ -142,8 +157,12 @@ def test_its_size_is_what_it_holds(llama: Any) -> None:
     run(llama, ALIKE, prompt_cache=kept)
     config = llama.config
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 4
-    tokens = 40 + sum(len(ids) - 40 for ids in ALIKE)
-    assert kept.size == tokens * per_token + len(ALIKE) * config.vocab_size * 4
+    shared = 40 - max(0, REACH + 1 - 3)  # the shortest has three tokens of its own
+    tokens = shared + sum(len(ids) - shared for ids in ALIKE)
+    assert kept.size == tokens * per_token + len(ALIKE) * (REACH + 1) * config.vocab_size * 4
+    tensors = [t for entry in kept._prompts.values() for t in (*entry.keys_values, entry.logits)]
+    tensors += [t for part in kept._beginnings.values() for t in part]
+    assert kept.size == sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def test_it_belongs_to_one_model(llama: Any) -> None:
@@ -165,26 +184,97 @@ def test_a_wrong_size_is_refused(wrong: Any) -> None:
         PromptCache(max_memory=wrong)
 
 
-def test_what_it_may_take_is_left_to_it(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.decoding import memory, slots
-
-    planned: list[Any] = []
-    original = slots.fitting_batch
-    monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 30)
-    monkeypatch.setattr(slots, "free_memory", lambda device: 1 << 30)
-    monkeypatch.setattr(slots, "fitting_batch", lambda *given: (planned.append(given[2]), original(*given))[1])
-    run(llama, RAGGED)
-    run(llama, RAGGED, prompt_cache=PromptCache(max_memory=0.25))
-    run(llama, RAGGED, prompt_cache=PromptCache(max_memory="1MiB"))
-    run(llama, RAGGED, prompt_cache=PromptCache(), max_memory="200MiB")
-    assert planned == [int(0.9 * (1 << 30)), 3 << 28, int(0.9 * (1 << 30)), 200 << 20]
+def test_other_weights_are_noticed(llama: Any) -> None:
+    model, kept = copy.deepcopy(llama), PromptCache()
+    for _ in range(2):
+        run(model, RAGGED, prompt_cache=kept)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[5] += 1.0
+    with pytest.raises(ValueError, match="other weights"):
+        run(model, RAGGED, prompt_cache=kept)
+    assert run(model, RAGGED, prompt_cache=PromptCache()).tokens == run(model, RAGGED).tokens
 
 
-def test_unknown_free_memory_bounds_nothing(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much it may hold, a call has the memory that it would have without it, and it has the rest."""
+    plain = run(llama, RAGGED, batch=2, max_memory="1MiB")
+    for limit in (1.0, "900GiB"):
+        kept = PromptCache(max_memory=limit)
+        assert run(llama, RAGGED, batch=2, max_memory="1MiB", prompt_cache=kept).tokens == plain.tokens
+        assert len(kept) == len(RAGGED)
+    monkeypatch.setattr(slots, "memory_budget", lambda given, device: needed[0])
+    needed, original = [0], slots.decoding_needs
+
+    def needs(*given: Any) -> Any:
+        found = original(*given)
+        needed[0] = found.of(2) + 3000  # what two sequences take, and a little
+        return found
+
+    monkeypatch.setattr(slots, "decoding_needs", needs)
+    tight = PromptCache(max_memory="900GiB")
+    assert run(llama, RAGGED, batch=2, prompt_cache=tight).tokens == plain.tokens
+    assert 0 <= tight.size <= 3000
+    assert tight.full
+
+
+def test_unknown_free_memory_has_a_bound(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "memory_budget", lambda given, device: None)
+    monkeypatch.setattr(slots, "memory_budget", lambda given, device: None)
+    first = PromptCache()
+    run(llama, RAGGED, prompt_cache=first)
+    assert len(first) == 4
+    monkeypatch.setattr(cache_module, "UNKNOWN_MEMORY", first.size - 1)
+    second = PromptCache()
+    run(llama, RAGGED, prompt_cache=second)
+    assert len(second) < 4
+
+
+def test_broken_prompts_are_not_kept(llama: Any) -> None:
     kept = PromptCache()
-    run(llama, RAGGED, prompt_cache=kept)
-    assert (len(kept), kept.room) == (4, 0)
+    handle = llama.lm_head.register_forward_hook(lambda module, given, out: out * float("nan"))
+    try:
+        assert all(run(llama, RAGGED, prompt_cache=kept).errors)
+    finally:
+        handle.remove()
+    assert len(kept) == 0
+    assert run(llama, RAGGED, prompt_cache=kept).tokens == run(llama, RAGGED).tokens
+
+
+def test_repeated_prompts_and_prompts_within_prompts(llama: Any) -> None:
+    """Many calls with one cache, each as if without it; captured steps (`fixed`) too."""
+    kept, generator = PromptCache(), torch.Generator().manual_seed(3)
+    pool = [*RAGGED, *ALIKE, ALIKE[0][:20], ALIKE[4] + prompt(3, 70), RAGGED[0][:4]]
+    ways: list[dict[str, Any]] = [{}, {"fixed": True}, {"branching": "batch"}, {"branching": "sequential"}]
+    for number in range(12):
+        picked = torch.randint(len(pool), (5,), generator=generator).tolist()
+        prompts = [pool[i] for i in picked]
+        marks = [(None, None), (caw.KGW(key=1), policy_of(llama)), (caw.EXP(key=9), policy_of(llama))]
+        given: Any = marks[number % 3]
+        options = {**ways[number % 4], "batch": 1 + number % 5, "max_new_tokens": 5}
+        expected = run(llama, prompts, *given, **options)
+        assert run(llama, prompts, *given, prompt_cache=kept, **options).tokens == expected.tokens
+    assert kept.found > 20
+
+
+def test_a_generator_given_up_leaves_whole_entries(llama: Any) -> None:
+    kept = PromptCache()
+    results = caw.iter_generate(llama, tokenizer(), RAGGED, max_new_tokens=5, batch_size=1, prompt_cache=kept)
+    next(results)
+    results.close()
+    assert 1 <= len(kept) < len(RAGGED)
+    assert run(llama, RAGGED, prompt_cache=kept).tokens == run(llama, RAGGED).tokens
+
+
+def test_a_model_in_several_processes_is_refused(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "is_tensor_parallel", lambda model: True)
+    with pytest.raises(ValueError, match="one process"):
+        run(llama, RAGGED, prompt_cache=PromptCache())
+
+
+@pytest.mark.parametrize("wrong", [True, {}, PromptCache])
+def test_anything_else_is_refused(llama: Any, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"prompt_cache must be a caw\.PromptCache"):
+        caw.generate(llama, tokenizer(), RAGGED, max_new_tokens=5, prompt_cache=wrong)
 
 
 def test_the_public_way_in_takes_it(llama: Any) -> None:

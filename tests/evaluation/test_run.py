@@ -94,19 +94,29 @@ def test_every_cell_has_every_question_and_says_how_it_was_made(whole: Path) -> 
     assert sum(g.changed for g in hard) > 1
 
 
-def test_prompts_are_read_once_for_all_cells(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
-    work = runner(made, tmp_path)
+def test_prompts_are_read_once_for_all_cells(
+    made: dict[str, Any], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from caw.evaluation import run as module
+
+    caches = []
+    original = module.generate_every
+    monkeypatch.setattr(
+        module,
+        "generate_every",
+        lambda *given, **options: (caches.append(options["prompt_cache"]), original(*given, **options))[1],
+    )
+    for name in CELLS:  # each cell by itself: nobody else asks for its prompts
+        assert runner(made, tmp_path / "alone", only=(name,)).run() == 9
+    assert caches == [None] * len(CELLS)
+    assert texts(whole) == texts(tmp_path / "alone")
+    work = runner(made, tmp_path / "together")
     assert work.run() == 9 * len(CELLS)
-    assert texts(tmp_path) == texts(whole)
+    [kept] = set(caches[len(CELLS) :])
+    assert (len(kept), kept.found, kept.missed) == (9, 9 * (len(CELLS) - 1), 9)
     assert work.loaded is not None
-    kept = work.loaded.prompts
-    assert len(kept) == 9
-    # the look-ahead policy comes after fixed ones and reads distributions that those did not ask for
-    assert (kept.found, kept.missed) == (9 * len(CELLS) - 18, 18)
-    alone = runner(made, tmp_path / "alone", only=("*.none",))
-    assert alone.run() == 9
-    assert alone.loaded is not None
-    assert len(alone.loaded.prompts) == 0, "nobody else asks for them"
+    assert work.loaded.prompts is None, "after the last cell nobody needs them"
+    assert texts(tmp_path / "together") == texts(whole)
 
 
 def test_scores_and_results(whole: Path) -> None:
