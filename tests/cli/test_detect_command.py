@@ -7,18 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import TEXT, save_tiny, tiny_tokenizer
+from tiny import TEXT, tiny_tokenizer
 from typer.testing import CliRunner
 
 import caw
 from caw.cli import app
 
 KEY = "a key for tests"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save_tiny(tmp_path_factory.mktemp("tiny")))
 
 
 def run(*arguments: str) -> Any:

@@ -1,0 +1,132 @@
+"""`caw detect` on texts, lines and ids: the library's result in JSON or for people, bad input, and no model loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.running import KEY, assert_refused, run
+from tiny import tiny_tokenizer
+
+import caw
+from caw.models import load_tokenizer
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.fixture(scope="module")
+def marked(model: str) -> str:
+    network, tokenizer = caw.load_model(model)
+    [text] = caw.generate(network, tokenizer, ["the sky"], watermark=caw.KGW(key=KEY), max_new_tokens=80).texts
+    return text
+
+
+def detect_json(*arguments: str, **settings: Any) -> list[dict[str, Any]]:
+    result = run("detect", "--json", *arguments, **settings)
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_detect_agrees_with_the_library(model: str, marked: str, tmp_path: Path) -> None:
+    expected = caw.detect(marked, load_tokenizer(model), caw.KGW(key=KEY), fpr=1e-4)
+    assert expected.is_watermarked
+    [line] = detect_json("--text", marked, "--tokenizer", model, "--fpr", "1e-4")
+    assert (line["p_value"], line["z_score"]) == (expected.p_value, expected.z_score)
+    assert line["is_watermarked"] is True and line["key_id"] == caw.KGW(key=KEY).key_id and "token_ids" not in line
+    file = tmp_path / "text.txt"
+    file.write_text(marked, encoding="utf-8", newline="")
+    assert detect_json(str(file), "--tokenizer", model)[0]["p_value"] == expected.p_value
+    [line] = detect_json("-", "--tokenizer", model, "--scores", stdin=marked.encode())
+    assert line["token_scores"] == list(expected.token_scores) and line["token_ids"] == list(expected.token_ids)
+
+
+def test_detect_lines_texts_and_ids(model: str, marked: str, tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    ids = tiny_tokenizer()(marked)["input_ids"]
+    source.write_text(
+        "".join(json.dumps(x) + "\n" for x in [{"text": marked, "id": "m", "tokens": ids}, {"text": "the sky"}])
+    )
+    lines = detect_json("--input", str(source), "--tokenizer", model)
+    assert [(line["id"], line["is_watermarked"]) for line in lines] == [("m", True), (2, False)]
+    result = run("detect", "--input", str(source), "--field", "tokens", "--json")  # ids need no tokenizer
+    assert result.exit_code == 1 and "line 2" in result.stderr
+    assert json.loads(result.stdout)["p_value"] == lines[0]["p_value"]
+
+
+def test_detect_for_people(model: str, marked: str, tmp_path: Path) -> None:
+    result = run("detect", "--text", marked, "--tokenizer", model)
+    assert result.exit_code == 0 and "watermarked at a false-positive rate of 0.001" in result.stdout
+    result = run("detect", "--text", "", "--tokenizer", model)
+    assert result.exit_code == 0 and "p = 1" in result.stdout
+    source = tmp_path / "texts.jsonl"
+    source.write_text(json.dumps({"text": marked}) + "\n" + json.dumps({"text": "[bold]the sky"}) + "\n")
+    result = run("detect", "--input", str(source), "--tokenizer", model)
+    assert result.exit_code == 0 and "1 of 2 texts are watermarked" in result.stdout
+
+
+def test_detect_bad_lines(model: str, tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    source.write_text(
+        '{"text": "the sky"}\n{"text": 3}\n{"t": "x"}\n[]\n{"text": [1, -5]}\n{"text": [1, [2]]}\n{"text": [1, 2]}\n'
+    )
+    result = run("detect", "--input", str(source), "--tokenizer", model, "--json")
+    assert result.exit_code == 1
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [1, 7]
+    assert [re.search(r"line (\d)", c).group(1) for c in result.stderr.splitlines()] == ["2", "3", "4", "5", "6"]  # type: ignore[union-attr]
+
+
+def test_detect_ids_that_are_none(tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    source.write_text('{"text": [1, -5]}\n')
+    result = run("detect", "--input", str(source))
+    assert result.exit_code == 1 and result.stderr.startswith("caw: line 1: ") and result.stdout == ""
+
+
+@pytest.mark.slow
+def test_detection_dequantises_no_model(demo_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo model's tokenizer comes straight from its .gguf file while no dequantised copy is there."""
+    monkeypatch.setenv("CAW_CACHE", str(tmp_path / "cache"))
+    tokenizer = load_tokenizer("smollm2-135m")
+    assert not (tmp_path / "cache").exists()
+    assert tokenizer.get_vocab() == demo_tokenizer.get_vocab()
+    text = "Hello wörld 12345  <|im_end|>\n\n tabs\t"
+    assert tokenizer(text)["input_ids"] == demo_tokenizer(text)["input_ids"]
+
+
+def test_detection_loads_no_model(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", refuse)
+    assert run("detect", "--text", "the sky", "--tokenizer", model).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "one of FILE, --text and --input"),
+        (["x.txt", "--text", "x"], "FILE and --text"),
+        (["none.txt"], "none.txt"),
+        (["--text", "x"], "--tokenizer"),
+        (["--text", "x", "--watermark", "none"], "kgw, unigram, exp"),
+        (["--text", "x", "--fpr", "0"], "fpr"),
+        (["--text", "x", "--fpr", "2"], "fpr"),
+        (["--text", "x", "--mode", "loose"], "mode"),
+        (["--text", "x", "--watermark", "exp", "--gamma", "0.5"], "--gamma"),
+        (["--text", "x", "--scores"], "--json"),
+    ],
+)
+def test_bad_detect(arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run("detect", *arguments), expected)
+
+
+def test_a_file_that_is_no_text(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(b"\xff\xd8\xff")
+    assert_refused(run("detect", str(file), "--tokenizer", model), "UTF-8")

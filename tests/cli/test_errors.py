@@ -1,0 +1,112 @@
+"""Bad usage is one line on stderr and exit code 2; a bug of ours keeps its traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli.running import assert_refused, generate, run
+from tiny import save_tiny
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+BAD_GENERATE = {
+    "no prompt": ([], "one of --prompt and --input"),
+    "two sources": (["--prompt", "x", "--input", "y"], "got both"),
+    "empty prompt": (["--prompt", ""], "at least one token"),
+    "long prompt": (["--prompt", "sky " * 600], "512 positions"),
+    "no such file": (["--input", "none.jsonl"], "none.jsonl"),
+    "resume nothing": (["--prompt", "x", "--resume"], "--output"),
+    "no folder": (["--prompt", "x", "--output", "none/out.jsonl"], "folder"),
+    "watermark": (["--prompt", "x", "--watermark", "red"], "kgw, unigram, exp, synthid, none"),
+    "policy": (["--prompt", "x", "--policy", "luck"], "fixed, entropy"),
+    "gamma": (["--prompt", "x", "--gamma", "1.5"], "gamma must be"),
+    "gamma nan": (["--prompt", "x", "--gamma", "nan"], "gamma must be"),
+    "delta": (["--prompt", "x", "--delta", "-1"], "delta must be"),
+    "seeding": (["--prompt", "x", "--seeding", "left"], "lefthash"),
+    "context width": (["--prompt", "x", "--context-width", "0"], "context_width"),
+    "top_k": (["--prompt", "x", "--watermark", "exp", "--top-k-exp", "101"], "top_k"),
+    "theta": (["--prompt", "x", "--policy", "capacity", "--evaluator", "EVALUATOR", "--theta", "1.5"], "theta"),
+    "beta": (["--prompt", "x", "--policy", "capacity", "--evaluator", "EVALUATOR", "--beta", "-1"], "beta"),
+    "beta for exp": (
+        ["--prompt", "x", "--watermark", "exp", "--policy", "capacity", "--evaluator", "EVALUATOR", "--beta", "20"],
+        "at most 100",
+    ),
+    "no evaluator": (["--prompt", "x", "--policy", "capacity"], "--evaluator"),
+    "unknown evaluator": (["--prompt", "x", "--policy", "capacity", "--evaluator", "none"], "evaluator must be"),
+    "no number": (["--prompt", "x", "--policy", "entropy"], "--nats"),
+    "a stranger's option": (["--prompt", "x", "--watermark", "exp", "--delta", "2"], "kgw and unigram"),
+    "a stranger's policy option": (["--prompt", "x", "--theta", "0.5"], "policy capacity"),
+    "no watermark, but delta": (["--prompt", "x", "--watermark", "none", "--delta", "2"], "--delta"),
+    "max_new_tokens": (["--prompt", "x", "--max-new-tokens", "0"], "max_new_tokens"),
+    "temperature": (["--prompt", "x", "--temperature", "0"], "temperature"),
+    "top_p": (["--prompt", "x", "--top-p", "0"], "top_p"),
+    "seed": (["--prompt", "x", "--seed", "-1"], "seed"),
+    "branching": (["--prompt", "x", "--branching", "bush"], "tree, sequential, batch"),
+    "stop": (["--prompt", "x", "--stop", ""], "stop must be"),
+    "dtype": (["--prompt", "x", "--dtype", "float8"], "dtype must be"),
+    "device": (["--prompt", "x", "--device", "abacus"], "device must be"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_GENERATE)
+def test_bad_generate(case: str, model: str, evaluator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, expected = BAD_GENERATE[case]
+    assert_refused(generate(model, *(a.replace("EVALUATOR", evaluator) for a in arguments)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("no-such-model", "does not exist"), ("./none", "does not exist"), ("EMPTY", "config.json"), ("x.gguf", "no")],
+)
+def test_bad_models(name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = name.replace("EMPTY", str(tmp_path))
+    assert_refused(generate(name, "--prompt", "x"), expected)
+    assert_refused(run("detect", "--text", "x", "--tokenizer", name), expected)
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    file = tmp_path / "fake.gguf"
+    file.write_bytes(b"not a model")
+    assert_refused(generate(str(file), "--prompt", "x"), "GGUF")
+
+
+def test_a_broken_evaluator(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "fake.safetensors"
+    file.write_bytes(b"not weights")
+    assert_refused(generate(model, "--prompt", "x", "--policy", "capacity", "--evaluator", str(file)), "evaluator")
+
+
+def test_no_chat_template(tmp_path: Path) -> None:
+    assert_refused(generate(str(save_tiny(tmp_path, chat=False)), "--prompt", "x", "--chat"), "chat template")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has CUDA")
+def test_no_gpu(model: str) -> None:
+    assert_refused(generate(model, "--prompt", "x", "--device", "cuda"), "CUDA")
+
+
+def test_unknown_options_are_usage_errors(model: str) -> None:
+    for arguments in (["--colour", "red"], ["--theta", "much"], ["--batch-size", "0"]):
+        result = generate(model, "--prompt", "x", *arguments)
+        assert result.exit_code == 2 and "Traceback" not in result.output and result.stdout == ""
+    assert run("paint").exit_code == 2
+
+
+def test_a_bug_of_ours_is_not_dressed_up(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from caw.cli import generate_command
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(generate_command, "load_model", broken)
+    assert isinstance(generate(model, "--prompt", "x").exception, AssertionError)
+
+
+def test_traceback_on_request(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAW_TRACEBACK", "1")
+    assert isinstance(generate(model, "--prompt", "").exception, ValueError)

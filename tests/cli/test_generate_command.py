@@ -1,0 +1,73 @@
+"""`caw generate` on one prompt: the library's text on stdout; every option works and arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cli.running import KEY, generate, run
+from tiny import tiny_tokenizer
+
+import caw
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def test_prompt_in_text_out(model: str) -> None:
+    result = generate(model, "--prompt", "the sky", "--watermark", "none", key=None)
+    network, tokenizer = caw.load_model(model)
+    [text] = caw.generate(network, tokenizer, ["the sky"], max_new_tokens=12).texts
+    assert (result.exit_code, result.stdout, result.stderr) == (0, text + "\n", "")
+
+
+def test_prompt_from_stdin(model: str) -> None:
+    assert generate(model, "--prompt", "-", stdin="the sky").stdout == generate(model, "--prompt", "the sky").stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--watermark", "unigram", "--delta", "6", "--policy", "entropy", "--nats", "1"],
+        ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
+        ["--watermark", "exp", "--strength-exp", "scale", "--context-width", "2"],
+        ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
+        ["--max-memory", "500MB", "--prefill-attention", "eager"],
+        ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
+        ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
+    ],
+)
+def test_every_option_works(model: str, options: list[str]) -> None:
+    result = generate(model, "--prompt", "the sky", *options)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each at another value than the default, so that a forgotten one shows."""
+    from caw.cli import generate_command
+
+    seen: dict[str, Any] = {}
+
+    def record(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[Any]:
+        seen.update(options, prompts=prompts)
+        yield from ()
+
+    monkeypatch.setattr(generate_command, "iter_generate", record)
+    result = run(
+        "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
+        "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
+        "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
+        "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--max-memory", "8GiB",
+        "--prefill-attention", "eager", "--compile",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert callable(seen.pop("report"))
+    prompt = tiny_tokenizer()("<user>the sky<assistant>")["input_ids"]  # the tiny model's chat template
+    assert [list(p) for p in seen.pop("prompts")] == [prompt]
+    assert seen.pop("watermark") == caw.Unigram(key=KEY, delta=1.0)
+    assert seen.pop("policy") == caw.LogitDeltaThreshold(3.0, 0.5)
+    assert seen == {
+        "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
+        "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
+        "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
+    }  # fmt: skip

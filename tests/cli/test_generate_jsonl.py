@@ -1,0 +1,196 @@
+"""`caw generate` from JSONL to JSONL: what a line holds, bad lines, and runs cut short that --resume continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.running import KEY, assert_refused, generate, read, write_prompts
+from tiny import tiny_tokenizer
+
+import caw
+from caw.generate import GenerationResult
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def test_lines_hold_what_made_them_and_are_those_of_the_library(model: str, evaluator: str, tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "prompts.jsonl", 3), tmp_path / "out.jsonl"
+    result = generate(
+        model, "--input", str(source), "--output", str(out), "--policy", "capacity", "--evaluator", evaluator,
+        "--theta", "0.6", "--beta", "2", "--delta", "3", "--gamma", "0.5", "--with-prompt", "--trace",
+    )  # fmt: skip
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = sorted(read(out), key=lambda line: line["id"])
+    network, tokenizer = caw.load_model(model)
+    watermark = caw.KGW(key=KEY, gamma=0.5, delta=3.0)
+    expected = caw.generate(
+        network, tokenizer, [f"the sky {i}" for i in range(3)], watermark=watermark, max_new_tokens=12,
+        policy=caw.CapacityPolicy(evaluator, theta=0.6, beta=2.0),
+    )  # fmt: skip
+    assert [line["tokens"] for line in lines] == expected.sequences
+    assert [line["text"] for line in lines] == expected.texts
+    assert [line["finish_reason"] for line in lines] == expected.finish_reasons
+    first = lines[0]
+    assert (first["id"], first["prompt"], first["key_id"]) == (1, "the sky 0", watermark.key_id)
+    assert first["policy"] == {"name": "capacity", "evaluator": evaluator, "theta": 0.6, "beta": 2.0}
+    assert first["watermark"] == {
+        "name": "kgw", "gamma": 0.5, "delta": 3.0, "seeding": "lefthash", "context_width": 1, "format": "native",
+    }  # fmt: skip
+    assert first["settings"]["model"] == model and first["settings"]["sampling"] is None
+    assert expected.trace is not None and first["trace"]["choice"] == expected.trace[0].choice
+
+
+def test_jsonl_through_pipes(model: str) -> None:
+    result = generate(model, "--input", "-", stdin='{"id": "a", "prompt": "the sky"}\n')
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == ["a"]
+
+
+def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    long = json.dumps({"prompt": "sky " * 600})
+    source.write_text(
+        f'{{"prompt": "the sky"}}\n{{broken\n{{"text": "x"}}\n{{"prompt": ""}}\n{long}\n{{"prompt": "b"}}\n'
+    )
+    result = generate(model, "--input", str(source), "--output", str(out))
+    assert result.exit_code == 1
+    assert sorted(line["id"] for line in read(out)) == [1, 6]
+    complaints = result.stderr.splitlines()
+    assert [c.split(": ")[1] for c in complaints] == [f"{source}, line {number}" for number in (2, 3, 4, 5)]
+    assert "at least one token" in complaints[2] and "512 positions" in complaints[3]
+    assert not any("prompt 0" in c for c in complaints)
+
+
+def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result with an error is a bad line, not an output line; of a single prompt it is the error."""
+    from caw.cli import generate_command
+
+    def broken(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[GenerationResult]:
+        for index in range(len(prompts)):
+            error = f"prompt {index}: expected finite logits" if index == 0 else ""
+            yield GenerationResult(index, "x", [1], "error" if error else "length", None, error)
+
+    monkeypatch.setattr(generate_command, "iter_generate", broken)
+    source = tmp_path / "prompts.jsonl"
+    source.write_text('{broken\n{"prompt": "a"}\n{"prompt": "b"}\n')
+    result = generate(model, "--input", str(source))
+    assert result.exit_code == 1
+    assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [3]
+    assert result.stderr.splitlines()[1:] == [f"caw: {source}, line 2: expected finite logits"]
+    alone = generate(model, "--prompt", "a")
+    assert alone.exit_code == 2 and "expected finite logits" in alone.stderr and "prompt 0" not in alone.stderr
+
+
+def test_a_prompt_that_leaves_little_room_is_warned_about(model: str, tmp_path: Path) -> None:
+    source = tmp_path / "prompts.jsonl"
+    count = 508
+    tokenizer = tiny_tokenizer()
+    prompt = tokenizer.decode(tokenizer("the sky " * 600)["input_ids"][:count])
+    source.write_text(json.dumps({"prompt": prompt}) + "\n")
+    result = generate(model, "--input", str(source))
+    assert result.exit_code == 0
+    assert re.findall(r"line 1: warning: the prompt has \d+ tokens", result.stderr) and result.stderr.count("\n") == 1
+    assert len(json.loads(result.stdout)["tokens"]) <= 12
+
+
+def test_no_lines_no_output(model: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    source.touch()
+    assert generate(model, "--input", str(source), "--output", str(out)).exit_code == 0
+    assert out.read_bytes() == b""
+
+
+def test_output_is_not_input(model: str, tmp_path: Path) -> None:
+    source = write_prompts(tmp_path / "prompts.jsonl", 1)
+    before = source.read_bytes()
+    result = generate(model, "--input", str(source), "--output", str(source), "--resume")
+    assert_refused(result, "another file")
+    assert source.read_bytes() == before
+
+
+def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "prompts.jsonl", 5), tmp_path / "out.jsonl"
+    arguments = ["--input", str(source), "--output", str(out)]
+    assert generate(model, *arguments).exit_code == 0
+    whole = out.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    out.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+    assert generate(model, *arguments).exit_code == 2  # never over an existing file
+    result = generate(model, *arguments, "--resume")
+    assert result.exit_code == 0
+    assert out.read_bytes().startswith(b"".join(lines[:2]))
+    assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
+    again = generate(model, *arguments, "--resume")
+    assert again.exit_code == 0 and "nothing left to do" in again.stderr
+    assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
+    arguments = ["--input", str(source), "--output", str(out)]
+    assert generate(model, *arguments).exit_code == 0
+    before = out.read_bytes()
+    for change in (["--delta", "1"], ["--sample"], ["--watermark", "exp"], ["--stop", "x"]):
+        assert_refused(generate(model, *arguments, "--resume", *change), "resume with the same options")
+    assert_refused(generate(model, *arguments, "--resume", key="another"), "key_id")
+    assert out.read_bytes() == before
+
+
+def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from caw.cli import generate_command
+
+    real = generate_command.iter_generate
+
+    def interrupted(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        results = real(*args, **kwargs)
+        yield next(results)
+        raise KeyboardInterrupt
+
+    source, out = write_prompts(tmp_path / "prompts.jsonl", 4), tmp_path / "out.jsonl"
+    arguments = ["--input", str(source), "--output", str(out)]
+    monkeypatch.setattr(generate_command, "iter_generate", interrupted)
+    result = generate(model, *arguments)
+    assert result.exit_code == 130 and "1 of 4 texts are written" in result.stderr
+    assert len(read(out)) == 1
+    monkeypatch.undo()
+    assert generate(model, *arguments, "--resume").exit_code == 0
+    assert sorted(line["id"] for line in read(out)) == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_cut_short_is_resumed(model: str, tmp_path: Path, how: signal.Signals) -> None:
+    source, out = write_prompts(tmp_path / "prompts.jsonl", 120), tmp_path / "out.jsonl"
+    command = [
+        sys.executable, "-m", "caw.cli", "generate", "--model", model, "--input", str(source), "--output", str(out),
+        "--max-new-tokens", "30", "--batch-size", "2", "--threads", "1",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "CAW_KEY": KEY},
+        # shells start background jobs with Ctrl-C ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while (not out.exists() or out.read_bytes().count(b"\n") < 3) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == signal.SIGINT else -how), errors
+    assert "Traceback" not in errors
+    kept = out.read_bytes()
+    assert 3 <= kept.count(b"\n") < 120
+    arguments = ["--input", str(source), "--output", str(out), "--resume", "--max-new-tokens", "30", "--threads", "1"]
+    assert generate(model, *arguments).exit_code == 0
+    assert out.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
+    assert sorted(line["id"] for line in read(out)) == list(range(1, 121))

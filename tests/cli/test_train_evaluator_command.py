@@ -1,0 +1,56 @@
+"""`caw train-evaluator`: from labels to weights, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.running import assert_refused, generate, run
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def test_train_evaluator(model: str, tmp_path: Path) -> None:
+    """From labels to weights that `generate` takes; every number of these sums is key."""
+    (tmp_path / "toy").mkdir()
+    rows, labels = [], []
+    for i in range(40):
+        answer = f"so {i} is small\n#### {2 * i}"
+        at = answer.index(str(i))
+        rows.append({"question": f"{i} plus {i}?", "answer": answer})
+        labels.append({"dataset": "toy", "split": "train", "index": i, "spans": [[at, at + len(str(i))]]})
+    for name, lines in (("toy/train.jsonl", rows), ("labels.jsonl", labels)):
+        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    weights = tmp_path / "tiny.safetensors"
+    result = run(
+        "train-evaluator", "--model", model, "--labels", str(tmp_path / "labels.jsonl"), "--data-dir", str(tmp_path),
+        "--output", str(weights), "--hidden", "8", "--max-epochs", "2", "--transform", "gap",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    written = json.loads(weights.with_suffix(".json").read_text())
+    assert written["features"]["transform"] == "gap" and written["model"] == model
+    assert f"{written['metrics']['evaluators']['capacity']['auroc']:.3f}" in result.stdout
+    result = generate(model, "--prompt", "the sky", "--policy", "capacity", "--evaluator", str(weights))
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"--labels": "none.jsonl"}, "none.jsonl"),
+        ({"--output": "weights.bin"}, ".safetensors"),
+        ({"--output": "none/weights.safetensors"}, "folder"),
+        ({"--next": "9"}, "window"),
+        ({"--transform": "sqrt"}, "transform"),
+        ({"--hidden": "0"}, "hidden"),
+        ({"--prefix-file": "none.txt"}, "none.txt"),
+    ],
+)
+def test_bad_train_evaluator(
+    change: dict[str, str], expected: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.jsonl").touch()
+    options = {"--model": model, "--labels": "labels.jsonl", "--data-dir": ".", "--output": "w.safetensors", **change}
+    assert_refused(run("train-evaluator", *(part for pair in options.items() for part in pair)), expected)

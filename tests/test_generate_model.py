@@ -1,0 +1,72 @@
+"""What generate does to the model: nothing that stays, and a cast of it is noticed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, spread_evaluator, tokenizer
+from generating import PROMPTS, generate, stock_greedy
+
+import caw
+
+
+@pytest.fixture
+def model() -> Any:
+    return build("llama")
+
+
+def test_model_is_left_as_it_was(model: Any) -> None:
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    config, generation = model.config.to_dict(), model.generation_config.to_dict()
+    generate(model, watermark=caw.KGW(key=1), policy=caw.CapacityPolicy(spread_evaluator(model)))
+    assert (model.config.to_dict(), model.generation_config.to_dict()) == (config, generation)
+    assert model.config._attn_implementation == "sdpa"
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_model_is_its_own_between_results(model: Any) -> None:
+    """Two iterators over one model, and its own generate in between, disturb nothing."""
+    options: dict[str, Any] = {"max_new_tokens": 6, "batch_size": 1}
+    alone = [r.tokens for r in caw.iter_generate(model, tokenizer(), PROMPTS, **options)]
+    stock = stock_greedy(model, PROMPTS[0], max_new_tokens=6)
+    pairs = zip(*(caw.iter_generate(model, tokenizer(), PROMPTS, **options) for _ in range(2)), strict=True)
+    for index, (a, b) in enumerate(pairs):
+        assert model.config._attn_implementation == "sdpa"
+        assert stock_greedy(model, PROMPTS[0], max_new_tokens=6) == stock
+        assert a.tokens == b.tokens == alone[index]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_the_models_own_attention_comes_back(model: Any, implementation: str) -> None:
+    model.set_attn_implementation(implementation)
+    try:
+        generate(model)
+        assert model.config._attn_implementation == implementation
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_model_cast_after_loading_is_read_anew(native: bool) -> None:
+    """No packed or fused weight outlives the tensors it was made from."""
+    backend = None if native else "reference"
+    model = copy.deepcopy(build("llama")).bfloat16()  # what `build` gives is shared by all tests
+    rough = generate(model, backend=backend)
+    model.float()
+    expected = generate(copy.deepcopy(model), backend=backend)
+    assert generate(model, backend=backend).sequences == expected.sequences
+    assert [stock_greedy(model, ids, max_new_tokens=12) for ids in PROMPTS] == expected.sequences
+    model.bfloat16()
+    assert generate(model, backend=backend).sequences == rough.sequences
+
+
+def test_a_model_cast_while_it_decodes_is_said(model: Any) -> None:
+    model = copy.deepcopy(model)
+    iterator = caw.iter_generate(model, tokenizer(), PROMPTS[:1], max_new_tokens=3)
+    model.bfloat16()
+    with pytest.raises(RuntimeError, match=r"expected the model as it was .*float32 on cpu\), found torch.bfloat16"):
+        next(iterator)
