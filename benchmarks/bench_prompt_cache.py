@@ -2,7 +2,8 @@
 
     python benchmarks/bench_prompt_cache.py [--prompts 32 128] [--tokens 64] [--batch 8] [--rounds 5] [--out r.json]
 
-A comparison is plain decoding, KGW, EXP and KGW under CAW of eight prompts in float32. Each side first has to give the
+A comparison is plain decoding, KGW, EXP and KGW under CAW of eight prompts in float32, no two of which begin alike (a
+beginning that all prompts of a call share is read once without the cache too). Each side first has to give the
 same tokens; then they take turns, a new cache in every round, so that reading each prompt once is paid for. Processor
 time with one thread on a CPU.
 """

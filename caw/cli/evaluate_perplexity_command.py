@@ -36,9 +36,11 @@ def evaluate_perplexity_command(
 
     Written to perplexity.jsonl in the run's folder, a line a text; the same command goes on where it was.
 
-    Example:
+    Examples:
 
     - caw evaluate perplexity runs/first --model judge.gguf --only '*.none' --only '*.kgw.*.0'
+
+    - caw evaluate perplexity runs/first --model smollm2-135m --limit 40 --given nothing
     """
     with user_errors():
         if threads is not None:

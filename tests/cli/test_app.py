@@ -14,12 +14,13 @@ import caw
 
 pytestmark = pytest.mark.usefixtures("environment")
 
-COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "tune")
+COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "tune", "benchmark",
+            "evaluate run", "evaluate attack", "evaluate perplexity", "evaluate report", "evaluate evaluator")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_has_examples_and_no_key(command: str) -> None:
-    result = run(*filter(None, [command]), "--help")
+    result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert "Examples:" in result.stdout and f"caw {command}".strip() in result.stdout
     assert KEY not in result.output
