@@ -1,6 +1,6 @@
 """What comparing settings on the same prompts costs, with one `caw.PromptCache` for all calls and without.
 
-    python benchmarks/bench_prompt_cache.py [--prompts 32 128] [--tokens 64] [--batch 8] [--rounds 5] [--out r.json]
+    python benchmarks/bench_prompt_cache.py [--prompts 32 128 512] [--tokens 64] [--batch 8] [--rounds 5] [--out r.json]
 
 A comparison is plain decoding, KGW, EXP and KGW under CAW of eight prompts in float32, no two of which begin alike (a
 beginning that all prompts of a call share is read once without the cache too). Each side first has to give the
