@@ -15,7 +15,7 @@ import caw
 pytestmark = pytest.mark.usefixtures("environment")
 
 COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "tune", "benchmark",
-            "evaluate run", "evaluate attack", "evaluate perplexity", "evaluate report", "evaluate evaluator")  # fmt: skip
+            *(f"evaluate {name}" for name in ("run", "attack", "perplexity", "report", "evaluator")))  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
