@@ -93,9 +93,9 @@ def _fill_shared(
         cache.shared = kept.beginning(beginning)
     if cache.shared is None:
         row = torch.tensor(rows[:1], device=cache.lengths.device)
-        _forward(model, cache, row, [beginning], 0, 0)
+        found = _forward(model, cache, row, [beginning], 0, 0)
         cache.shared = cache.copy_out(rows[0], 0, len(beginning))
-        if kept is not None:
+        if kept is not None and bool(found.isfinite().all()):
             kept.keep_beginning(beginning, cache.shared)
     for row in rows:
         cache.copy_in(row, 0, cache.shared)

@@ -229,15 +229,16 @@ def test_unknown_free_memory_has_a_bound(llama: Any, monkeypatch: pytest.MonkeyP
     assert len(second) < 4
 
 
-def test_broken_prompts_are_not_kept(llama: Any) -> None:
+@pytest.mark.parametrize("prompts", [RAGGED, ALIKE], ids=["ragged", "alike"])
+def test_broken_prompts_are_not_kept(llama: Any, prompts: list[list[int]]) -> None:
     kept = PromptCache()
-    handle = llama.lm_head.register_forward_hook(lambda module, given, out: out * float("nan"))
+    handle = llama.model.embed_tokens.register_forward_hook(lambda module, given, out: out * float("nan"))
     try:
-        assert all(run(llama, RAGGED, prompt_cache=kept).errors)
+        assert all(run(llama, prompts, prompt_cache=kept).errors)
     finally:
         handle.remove()
-    assert len(kept) == 0
-    assert run(llama, RAGGED, prompt_cache=kept).tokens == run(llama, RAGGED).tokens
+    assert (len(kept), kept.size) == (0, 0)
+    assert run(llama, prompts, prompt_cache=kept).tokens == run(llama, prompts).tokens
 
 
 def test_repeated_prompts_and_prompts_within_prompts(llama: Any) -> None:
