@@ -13,7 +13,7 @@ import torch
 
 from caw.decoding.attention import Layout
 from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.prompt_cache import REACH, KeptPrompt, PromptCache
+from caw.decoding.prompt_cache import KeptPrompt, PromptCache, positions_back
 from caw.decoding.support import refusal
 from caw.record import Record
 
@@ -39,7 +39,7 @@ def prefill(
         history: how many positions before the first new one are wanted (N-).
         shared: tokens that all prompts of this cache begin with (`shared_beginning`); they run at the first call.
         kept: what is known of these prompts is taken from there, and what is read goes there. Then `shared` has to
-            leave out as many positions as are kept (`prompt_cache.REACH`).
+            leave out as many positions as are kept (`positions_back`).
 
     Returns:
         (logits float32 [R, V] of the first new position, records of p_i, p_{i-1}, …, p_{i-history}); a position
@@ -48,7 +48,7 @@ def prefill(
     device = cache.lengths.device
     if shared:
         _fill_shared(model, cache, rows, prompts[0][:shared], kept)
-    reach = max(history, REACH) if kept is not None else history
+    reach = positions_back(history, kept)
     logits = _recall(cache, rows, prompts, shared, kept) if kept is not None else {}
     order = sorted((i for i in range(len(rows)) if i not in logits), key=lambda i: -len(prompts[i]))
     while order:

@@ -116,6 +116,11 @@ class PromptCache:
         return fits
 
 
+def positions_back(history: int, kept: PromptCache | None) -> int:
+    """How many positions before the last a prompt is read for: those this call wants, or all that a later one may."""
+    return history if kept is None else max(history, REACH)
+
+
 def _size(*tensors: torch.Tensor) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 

@@ -19,7 +19,7 @@ from caw.decoding.model_lock import model_lock
 from caw.decoding.needs import decoding_needs, fitting_batch
 from caw.decoding.prefill import prefill, shared_beginning
 from caw.decoding.prefill_attention import PrefillAttention, check_prefill_attention
-from caw.decoding.prompt_cache import REACH, PromptCache
+from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.rounds import Rounds, SingleSteps
 from caw.decoding.sampling import GumbelNoise, make_warper, stream_ids
 from caw.decoding.settings import MAX_SLOTS, DecodeSettings
@@ -110,7 +110,7 @@ class Decoder:
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
         self.history = history_needed(policy)
-        self.reach = self.history if prompt_cache is None else max(self.history, REACH)
+        self.reach = positions_back(self.history, prompt_cache)
         budget = None
         if not keep_rows:  # there rows are the caller's
             needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.reach)
