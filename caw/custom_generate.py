@@ -12,7 +12,7 @@ import torch
 from transformers.generation import GenerateDecoderOnlyOutput
 
 from caw.decoding.prompts import fit_budget
-from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings
+from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings, marks_eos
 from caw.decoding.slots import Decoder, candidate_slots
 from caw.decoding.state import DecodeState
 from caw.generate import check_policy, check_watermark, ended_on_error
@@ -33,13 +33,14 @@ def decode(
     branching: Branching = "tree",
     seed: int | None = None,
     caw_streamer: Any = None,
+    mark_eos: bool | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a watermark inside `model.generate`.
 
     Args:
         input_ids: int64 [B, T], left-padded where `attention_mask` says so.
-        watermark, policy, branching: as in `caw.generate`.
+        watermark, policy, branching, mark_eos: as in `caw.generate`.
         seed: of the sampling noise; None draws one from torch's generator, so torch.manual_seed governs it.
         caw_streamer: a transformers streamer; one sequence only. It is given the prompt's ids [1, T] first, then each
             token, and its end() is called whatever happens.
@@ -55,7 +56,7 @@ def decode(
         check_watermark(watermark)
         policy = check_policy(policy, model)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-        settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy)
+        settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos)
         budgets = [fit_budget(model, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
         capacity = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
         decoder = Decoder(model, watermark, policy, settings, len(prompts), capacity, keep_rows=True)
@@ -149,7 +150,13 @@ def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> li
 
 
 def _settings(
-    config: Any, length: int, branching: Branching, seed: int | None, watermark: Watermark | None, policy: Policy
+    config: Any,
+    length: int,
+    branching: Branching,
+    seed: int | None,
+    watermark: Watermark | None,
+    policy: Policy,
+    mark_eos: bool | None,
 ) -> DecodeSettings:
     eos = config.eos_token_id
     ends = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
@@ -167,6 +174,7 @@ def _settings(
         slots=slots,
         eos_token_ids=ends,
         trace=False,
+        mark_eos=marks_eos(mark_eos, watermark),
     )
 
 

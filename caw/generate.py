@@ -19,7 +19,7 @@ from caw.decoding import flash_decoding
 from caw.decoding.prefill_attention import PrefillAttention
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
-from caw.decoding.settings import Branching, DecodeSettings
+from caw.decoding.settings import Branching, DecodeSettings, marks_eos
 from caw.decoding.slots import ActiveSequence, Decoder, decoding_device, vocabulary_size
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
@@ -111,7 +111,7 @@ def generate(
         progress: show a progress bar if stderr is a terminal.
         options: see `iter_generate`: max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p,
             seed, batch_size, max_memory, stop, streamer, chat, slots, prefill_attention, compile, backend,
-            prompt_cache.
+            prompt_cache, mark_eos.
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
@@ -174,6 +174,7 @@ def iter_generate(
     backend: str | None = None,
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
+    mark_eos: bool | None = None,
 ) -> Iterator[GenerationResult]:
     """As `generate`, but yields each sequence as it finishes (not in input order).
 
@@ -202,6 +203,10 @@ def iter_generate(
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
         prompt_cache: a `PromptCache` given to several calls with this model: prompts that an earlier call read are not
             read again. Their keys and values stay in memory as long as it does, within what max_memory leaves.
+        mark_eos: whether the mark may decide where a text ends. With False the original token is kept wherever an end
+            token is among the candidates: no detector sees an end, so marking it gains nothing, and a key that
+            disfavours it makes texts run on. None = False for this library's own formats, True for foreign ones, whose
+            systems mark ends.
     """
     if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
         raise TypeError(
@@ -222,7 +227,7 @@ def iter_generate(
         ends = tuple(sorted(i for i in end_token_ids(model, tokenizer) if i < vocab_size))
         settings = DecodeSettings(
             max_new_tokens, min_new_tokens, branching, do_sample, temperature, top_k, top_p, seed, slots, ends,
-            return_trace,
+            return_trace, marks_eos(mark_eos, watermark),
         )  # fmt: skip
         accepted = accept_prompts(tokenizer, prompts, model, max_new_tokens, chat=chat)
         stops = StopStrings(tokenizer, stop)

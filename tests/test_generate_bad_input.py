@@ -36,6 +36,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "too long": ({"prompts": [TOO_LONG]}, ValueError, f"the model's {POSITIONS} positions, got {POSITIONS}"),
     "no new tokens": ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be an integer in"),
     "half a token": ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens must be an integer"),
+    "ends of no kind": ({"mark_eos": "no"}, TypeError, "mark_eos must be True, False or None, got 'no'"),
     "minimum above maximum": ({"min_new_tokens": 13}, ValueError, "min_new_tokens must be an integer in [0, 12]"),
     "branching": ({"branching": "forest"}, ValueError, "branching must be one of tree, sequential, batch"),
     "temperature": ({"temperature": 0.0, "do_sample": True}, ValueError, "temperature must be a number in [1e-06"),

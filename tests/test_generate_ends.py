@@ -8,6 +8,8 @@ import pytest
 from decoding.architectures import VOCAB, build
 from generating import PROMPTS, generate, stock_greedy, text_of
 
+import caw
+
 
 @pytest.fixture
 def model() -> Any:
@@ -37,6 +39,29 @@ def test_any_end_token_ends_a_text(model: Any, monkeypatch: pytest.MonkeyPatch) 
         assert reason == ("eos" if whole[at] in ends else "length")
         assert text == text_of([t for t in (tokens[:-1] if reason == "eos" else tokens) if t > 2])
     assert out.finish_reasons[0] == out.finish_reasons[2] == "eos"
+
+
+MARKS = {
+    "native": (caw.KGW(key=1, delta=20.0), False),
+    "foreign": (caw.KGW(key=1, delta=20.0, format="transformers"), True),
+}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_marks_decide_about_ends_only_in_foreign_formats(
+    model: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends are the tokens that a strong mark drives out or brings in; with them kept no mark is at the end."""
+    mark, as_default = MARKS[name]
+    free = generate(model, watermark=mark)
+    changed = [row.candidates for trace in free.trace or [] for row in trace if row.choice]
+    ends_of(model, changed[0][1], changed[-1][0], monkeypatch=monkeypatch)
+    made = {asked: generate(model, watermark=mark, mark_eos=asked).sequences for asked in (None, True, False)}
+    assert made[True] != made[False]
+    assert made[None] == made[as_default]
+    for trace in generate(model, watermark=mark, mark_eos=False).trace or []:
+        ends = {2, changed[0][1], changed[-1][0]}
+        assert all(row.choice == 0 for row in trace if row.candidates[0] in ends or row.token in ends)
 
 
 def test_end_ids_beyond_the_vocabulary_are_ignored(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

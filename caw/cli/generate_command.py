@@ -18,7 +18,7 @@ from rich.console import Console
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.decoding.prompts import encode_prompts, fit_budget
-from caw.decoding.settings import DecodeSettings
+from caw.decoding.settings import DecodeSettings, marks_eos
 from caw.generate import GenerationResult, iter_generate
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
@@ -64,6 +64,7 @@ class Plan:
                 "max_new_tokens": s.max_new_tokens,
                 "min_new_tokens": s.min_new_tokens,
                 "sampling": sampling if s.do_sample else None,
+                "mark_eos": s.mark_eos if self.watermark else None,
                 "stop": list(self.stop),
                 "chat": self.chat,
             },
@@ -107,6 +108,7 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends an output; repeatable.", rich_help_panel=opt.DECODING)
     ] = None,
+    mark_eos: opt.MarkEos = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample; else greedy.", rich_help_panel=opt.DECODING)
     ] = False,
@@ -164,7 +166,8 @@ def generate(
         if mark is not None:
             mark.check_strength(how.max_strength)
         settings = DecodeSettings(
-            max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace  # type: ignore[arg-type]
+            max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace,  # type: ignore[arg-type]
+            mark_eos=marks_eos(mark_eos, mark),
         )  # fmt: skip
         running = {"max_memory": max_memory, "prefill_attention": prefill_attention, "compile": compile}
         plan = Plan(
@@ -299,7 +302,7 @@ def run_jobs(
         model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
         max_new_tokens=s.max_new_tokens, min_new_tokens=s.min_new_tokens, branching=s.branching, do_sample=s.do_sample,
         temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed, batch_size=plan.batch_size,
-        return_trace=s.trace, stop=plan.stop, report=bar.note, **plan.running,
+        return_trace=s.trace, stop=plan.stop, report=bar.note, mark_eos=s.mark_eos, **plan.running,
     )  # fmt: skip
     try:
         with bar, _waiting(len(jobs)):

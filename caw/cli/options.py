@@ -96,6 +96,10 @@ MaxMemory = Annotated[
 PrefillAttention = Annotated[
     str, _option(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="|".join(PREFILL_ATTENTIONS))
 ]
+MarkEos = Annotated[
+    bool | None,
+    _option(DECODING, "Let the mark decide where a text ends [foreign formats only].", "--mark-eos/--keep-eos"),
+]
 Compile = Annotated[bool, _option(RUNNING, "Compile the model's body, which takes a minute.", "--compile")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from caw.watermarks.base import require_int, require_number
+from caw.watermarks.base import Watermark, require_int, require_number
 
 Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")
@@ -18,6 +18,8 @@ class DecodeSettings:
     """Settings of one call; see `caw.generate` for their meaning.
 
     slots: candidates one forward carries; None = as many as the watermark usually needs.
+    mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of
+        `eos_token_ids` is among the candidates, so that a text ends where it would have ended unmarked.
     Raises TypeError or ValueError naming the argument.
     """
 
@@ -32,6 +34,7 @@ class DecodeSettings:
     slots: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     trace: bool = True
+    mark_eos: bool = True
 
     def __post_init__(self) -> None:
         require_int("max_new_tokens", self.max_new_tokens, 1, 1 << 24)
@@ -42,7 +45,14 @@ class DecodeSettings:
         require_int("seed", self.seed, 0, (1 << 64) - 1)
         if self.slots is not None:
             require_int("slots", self.slots, 1, MAX_SLOTS)
+        if not isinstance(self.mark_eos, bool):
+            raise TypeError(f"mark_eos must be True, False or None, got {self.mark_eos!r}; leave it out")
         if self.top_p == 0:
             raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
         if self.branching not in BRANCHINGS:
             raise ValueError(f"branching must be one of {', '.join(BRANCHINGS)}, got {self.branching!r}; use 'tree'")
+
+
+def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
+    """`DecodeSettings.mark_eos` of a call: None = as the other system does in a foreign format, else False."""
+    return (watermark is not None and watermark.foreign) if asked is None else asked

@@ -127,6 +127,8 @@ class Stepper:
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
         ladder = self._watermark_ladder(Position(record, race, scores, context, warped))
+        if self.settings.eos_token_ids and not self.settings.mark_eos:
+            ladder = ladder.only_original(self.ends[ladder.candidates].any(dim=1))
         if self.watermark.deduplicates:
             return ladder.only_original(state.context_repeats(context))
         return ladder

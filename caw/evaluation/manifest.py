@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from caw.decoding.settings import marks_eos
 from caw.evaluation.config import CellPlan, Config
 from caw.evaluation.store import Store
 
@@ -30,8 +31,10 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     parameters = config.policy_parameters(plan)
     if parameters.get("evaluator"):
         parameters["evaluator"] = Path(str(parameters["evaluator"])).name
+    marked_ends = marks_eos(config.generation.mark_eos, config.watermark(plan))
     return {
         **made,
+        "generation": {**made["generation"], "mark_eos": marked_ends},
         "watermark": plan.watermark,
         "watermark_parameters": {"kind": spec.kind, **spec.parameters, **strength},
         "policy": plan.policy,

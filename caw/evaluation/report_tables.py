@@ -122,12 +122,16 @@ def run_table(data: ReportData) -> Table:
         row = data.row(setting)
         rows.append((
             setting.model, setting.task, data.label(setting), str(row.get("n", DASH)), str(row.get("keys") or DASH),
-            number(row.get("tokens_median"), 0), _count(row.get("unparsed")), number(row.get("marked")),
-            number(row.get("changed")), number(row.get("z_mean"), 2), number(row.get("tpr_at_fpr_1e3")),
+            number(row.get("tokens_median"), 0), number(row.get("ended")), _count(row.get("unparsed")),
+            number(row.get("marked")), number(row.get("changed")), number(row.get("z_mean"), 2),
+            number(row.get("tpr_at_fpr_1e3")),
         ))  # fmt: skip
-    header = ("model", "task", "setting", "n", "keys", "median tokens", "unparsed", "tokens marked", "tokens changed",
-              "mean z", "TPR at 0.1 %")  # fmt: skip
-    note = "unparsed: answers that could not be read; they count as wrong."
+    header = ("model", "task", "setting", "n", "keys", "median tokens", "ended", "unparsed", "tokens marked",
+              "tokens changed", "mean z", "TPR at 0.1 %")  # fmt: skip
+    note = (
+        "ended: share of texts that stopped by themselves before the limit of tokens. unparsed: answers that could not "
+        "be read; they count as wrong."
+    )
     return Table("What was measured", header, tuple(rows), note)
 
 

@@ -233,6 +233,8 @@ def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for name, derived in (("policy_parameters", "evaluator"), ("watermark_parameters", "vocab_size")):
         if kept.get(name):
             kept[name] = {k: v for k, v in kept[name].items() if k != derived}
+    if kept.get("watermark") and "generation" in kept:
+        kept["generation"] = {"mark_eos": True, **kept["generation"]}  # runs from before the choice marked ends
     return kept
 
 

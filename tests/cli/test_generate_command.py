@@ -58,7 +58,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
         "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
         "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--max-memory", "8GiB",
-        "--prefill-attention", "eager", "--compile",
+        "--prefill-attention", "eager", "--compile", "--mark-eos",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert callable(seen.pop("report"))
@@ -70,4 +70,5 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
         "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
+        "mark_eos": True,
     }  # fmt: skip

@@ -46,6 +46,7 @@ class BruteForce:
     policy: Any = None
     eos: tuple[int, ...] = ()
     min_new_tokens: int = 0
+    mark_eos: bool = True
     do_sample: bool = False
     temperature: float = 1.0
     top_k: int = 0
@@ -72,6 +73,8 @@ class BruteForce:
         capacity = self._capacity(prompt + new, original)
         strength = self._strength(plain, capacity)
         choose = lambda s: self._choose(scores.numpy(), warped.numpy(), new, original, np.float32(s))  # noqa: E731
+        if not self.mark_eos and {choose(s)[0] for s in self._strengths()} & set(self.eos):
+            choose = lambda s: (original, math.inf)  # noqa: E731
         token, gap = choose(strength)
         steps = (max(0.0, strength - STRENGTH_STEP), strength + STRENGTH_STEP)
         clear = strength == 0 or isinstance(self.policy, FixedStrength) or all(choose(s)[0] == token for s in steps)
@@ -140,6 +143,11 @@ class BruteForce:
             return policy.value if _gap(logits) < policy.gap else 0.0
         clamped = min(max(capacity, 1e-4), 1 - 1e-4)
         return policy.beta * max(0.0, (policy.theta - clamped) / policy.theta) if policy.theta else 0.0
+
+    def _strengths(self) -> list[float]:
+        """Strengths of which every candidate of the policy takes one; for "scale" nearly every one."""
+        steps = 4 * self.watermark.top_k if isinstance(self.watermark, EXP) else 1
+        return np.linspace(0, self.policy.max_strength, 50 * steps + 1).tolist()
 
     def _threshold_margin(self, logits: torch.Tensor) -> float:
         if isinstance(self.policy, EntropyThreshold):

@@ -102,7 +102,7 @@ GRAPHS = [("lefthash", "capacity", "greedy"), ("top_k", "capacity", "sampled"), 
 @pytest.mark.parametrize(("watermark", "policy", "sampling"), GRAPHS)
 def test_one_dynamo_graph_holds_the_step(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
     """fullgraph, no recompilation, same results as the plain call in every step."""
-    settings = {"slots": 2, "min_new_tokens": 3, "eos_token_ids": (2,), **SAMPLING[sampling]}
+    settings = {"slots": 2, "min_new_tokens": 3, "eos_token_ids": (2,), "mark_eos": False, **SAMPLING[sampling]}
     made = [started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), **settings) for _ in range(2)]
     (plain_decoder, plain), (_, traced) = made
     torch._dynamo.reset()
@@ -152,7 +152,7 @@ def test_addresses_stay(llama: Any, watermark: str | None, branching: str) -> No
 @pytest.mark.parametrize("watermark", [None, *WATERMARKS])
 def test_replay_at_other_lengths(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
     """Recorded at the prompts' lengths, replayed at all later ones, refilled with other prompts and replayed again."""
-    settings = {"slots": 2, "eos_token_ids": (2,), "min_new_tokens": 2, **SAMPLING[sampling]}
+    settings = {"slots": 2, "eos_token_ids": (2,), "min_new_tokens": 2, "mark_eos": False, **SAMPLING[sampling]}
     made = [started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), **settings) for _ in range(2)]
     (decoder, plain), (other, recorded) = made
     with torch.inference_mode(), other.attention, Recording() as graph:

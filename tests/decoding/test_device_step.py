@@ -102,6 +102,17 @@ def test_minimum_masks_end_tokens(llama: Any, watermark: str | None) -> None:
     assert all(not set(tokens[:5]) & set(ends) for tokens in fixed.tokens)
 
 
+@pytest.mark.parametrize("watermark", ["lefthash", "top_k"])
+def test_kept_ends(llama: Any, watermark: str) -> None:
+    policy = capacity_policy(llama, theta=1.0)
+    free = run(llama, PROMPTS, WATERMARKS[watermark], policy, max_new_tokens=16)
+    ends = tuple(sorted({row[1] for trace in free.traces for row in trace.candidates if len(row) > 1}))[:3]
+    fixed, _ = both(llama, PROMPTS, WATERMARKS[watermark], policy, eos_token_ids=ends, mark_eos=False)
+    rows = [row for trace in fixed.traces for row in trace.candidates]
+    assert all(len(row) == 1 for row in rows if set(row) & set(ends))
+    assert any(len(row) > 1 for row in rows)
+
+
 def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
     """What ran on after a stop string, up to two rounds, is dropped, and the slot goes to the next prompt."""
     prompts = [prompt(3 + i, i) for i in range(5)]

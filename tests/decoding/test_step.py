@@ -196,6 +196,26 @@ def test_minimum_masks_end_tokens_before_the_ladder(llama: Any, watermark: str |
         agree(tokens, reference.decode(ids, 16), reference, ids, f"minimum {watermark}")
 
 
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("policy", ["full", "window11"])
+@pytest.mark.parametrize("watermark", ["lefthash", "unigram", "top_k"])
+def test_kept_ends_are_neither_marked_away_nor_in(llama: Any, watermark: str, policy: str, sampling: str) -> None:
+    """Frequent tokens as ends: where one is a candidate there is no other, and no text ends but by its original."""
+    wm, how, settings = WATERMARKS[watermark], POLICIES[policy](llama), SAMPLING[sampling]
+    free = run(llama, PROMPTS, wm, how, max_new_tokens=16, **settings)
+    rivals = [c for trace in free.traces for row in trace.candidates if len(row) > 1 for c in row]
+    ends = tuple(sorted({rivals[0], rivals[len(rivals) // 2], rivals[-1]}))
+    marked = run(llama, PROMPTS, wm, how, max_new_tokens=16, eos_token_ids=ends, **settings)
+    kept = run(llama, PROMPTS, wm, how, max_new_tokens=16, eos_token_ids=ends, mark_eos=False, **settings)
+    assert kept.tokens != marked.tokens
+    assert kept.changed > 0
+    reference = BruteForce(llama, wm, how, eos=ends, mark_eos=False, **settings)
+    for ids, tokens, trace in zip(PROMPTS, kept.tokens, kept.traces, strict=True):
+        assert all(len(row) == 1 for row in trace.candidates if set(row) & set(ends))
+        assert tokens[-1] not in ends or trace.choice[-1] == 0
+        agree(tokens, reference.decode(ids, 16), reference, ids, f"ends kept {watermark} {policy}")
+
+
 # Trace -------------------------------------------------------------------------------------------------------------
 
 

@@ -195,6 +195,19 @@ def test_other_settings_are_refused_by_cells_made_before(made: dict[str, Any], t
     runner({**made, "generation": {**made["generation"], "batch_size": 5}}, tmp_path, only=("*.hard.0",)).run()
 
 
+def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: dict[str, Any], tmp_path: Path) -> None:
+    runner(made, tmp_path, limit=1, only=("*.none", "*.hard.0")).run()
+    for name, expected in (("tiny.mine.none", None), ("tiny.mine.kgw.hard.0", False)):
+        path = Store(tmp_path).cell(name).folder / "cell.json"
+        manifest = json.loads(path.read_text())
+        assert manifest["generation"].pop("mark_eos", None) is expected
+        path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=r"hard.0 was made with generation .*'mark_eos': True.*'mark_eos': False"):
+        runner(made, tmp_path, only=("*.none", "*.hard.0")).run()
+    earlier = {**made, "generation": {**made["generation"], "mark_eos": True}}
+    assert runner(earlier, tmp_path, limit=2, only=("*.none", "*.hard.0")).run() == 2
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

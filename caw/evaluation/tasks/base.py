@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 BadLines = Literal["error", "skip"]
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]|(?=\n)")
 T = TypeVar("T")
 
 
@@ -177,10 +178,10 @@ class Task(ABC):
                 warnings.warn(f"{message}; skipped", stacklevel=2)
 
 
-def up_to_line_end(text: str, position: int) -> str:
-    """The text up to the end of the line that `position` lies in, without space at its end."""
-    end = text.find("\n", position)
-    return (text if end < 0 else text[:end]).rstrip()
+def up_to_sentence_end(text: str, position: int) -> str:
+    """The text up to the end of the sentence or line that `position` lies in, without space at its end."""
+    end = SENTENCE_END.search(text, position)
+    return (text if end is None else text[: end.end()]).rstrip()
 
 
 def last(found: Sequence[T]) -> T | None:

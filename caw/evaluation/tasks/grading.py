@@ -3,6 +3,9 @@
 lm-evaluation-harness grades GSM8K by "The answer is N." (strict) and by the last number (flexible),
 chain-of-thought-hub by the last number; both read MMLU's letter from "the answer is (X)". Here a stated answer counts,
 and where nothing is stated the last number or the last letter in parentheses; `Graded.extraction` says which it was.
+
+`Graded.text` ends with the sentence that states the answer: a text that runs on behind it, because its mark disfavours
+an end, would be found by words that nobody asked for and that no grade sees.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
-from caw.evaluation.tasks.base import Graded, last, up_to_line_end
+from caw.evaluation.tasks.base import Graded, last, up_to_sentence_end
 
 NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
@@ -25,7 +28,7 @@ def grade_number(text: str, gold: str) -> Graded:
     """Equal as numbers: "1,200.00" is "1200"; `$` and signs of thousands are left out."""
     stated = STATED_NUMBER.search(text)
     if stated:
-        return _number(stated[1], "stated", gold, up_to_line_end(text, stated.end()))
+        return _number(stated[1], "stated", gold, up_to_sentence_end(text, stated.end()))
     found = last(ANY_NUMBER.findall(text))
     return _number(found, "last", gold, text) if found else Graded(None, None, False, text.rstrip())
 
@@ -39,7 +42,7 @@ def grade_letter(text: str, gold: str) -> Graded:
     """The letter of a choice."""
     stated = STATED_LETTER.search(text)
     if stated:
-        return _graded((stated[1] or stated[2]).upper(), "stated", gold, up_to_line_end(text, stated.end()))
+        return _graded((stated[1] or stated[2]).upper(), "stated", gold, up_to_sentence_end(text, stated.end()))
     found = last(ANY_LETTER.findall(text))
     return _graded(found, "last" if found else None, gold, text.rstrip())
 

@@ -38,9 +38,13 @@ def test_numbers_are_compared_as_numbers(answer: str, gold: str, correct: bool) 
     assert grade_number(f"The answer is {answer}.", gold).correct == correct
 
 
-def test_the_text_ends_with_the_line_of_its_answer() -> None:
-    text = "5 + 4 = 9.\nThe answer is 9. Good.\n\nAnother 10"
-    assert grade_number(text, "9").text == "5 + 4 = 9.\nThe answer is 9. Good."
+def test_the_text_ends_with_the_sentence_of_its_answer() -> None:
+    text = "5 + 4 = 9.\nThe answer is 9.50 dollars. Good.\n\nAnother 10"
+    assert grade_number(text, "9").text == "5 + 4 = 9.\nThe answer is 9.50 dollars."
+    assert grade_number("The answer is 9\nand 10.", "9").text == "The answer is 9"
+    assert grade_number("The answer is 9 of 10.5 apples", "9").text == "The answer is 9 of 10.5 apples"
+    assert grade_letter("The answer is (A). Thus, (A). q 4 q 5", "A").text == "The answer is (A)."
+    assert grade_letter("The answer is (A)? Yes!", "A").text == "The answer is (A)?"
     assert grade_number("so 9\n\nand 10 \n", "9").text == "so 9\n\nand 10"
     assert grade_letter(" So (B).\n\nThe answer is (A).\n\nQ", "A").text == " So (B).\n\nThe answer is (A)."
 
