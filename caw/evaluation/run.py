@@ -166,6 +166,7 @@ class Runner:
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
+        self.store.write_config(self.config.text)  # what attacks and perplexity are made by from here on
         self.scorer.update(plans, anew=anew)
         self.write_results()
 

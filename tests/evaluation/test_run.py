@@ -205,7 +205,12 @@ def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: di
     with pytest.raises(ValueError, match=r"hard.0 was made with generation .*'mark_eos': True.*'mark_eos': False"):
         runner(made, tmp_path, only=("*.none", "*.hard.0")).run()
     earlier = {**made, "generation": {**made["generation"], "mark_eos": True}}
-    assert runner(earlier, tmp_path, limit=2, only=("*.none", "*.hard.0")).run() == 2
+    work = runner(earlier, tmp_path, limit=2, only=("*.none", "*.hard.0"))
+    assert work.run() == 2
+    kept = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text("older")
+    work.score(anew=True)
+    assert (tmp_path / "config.yaml").read_text() == kept, "results belong to the config they were made by"
 
 
 @pytest.mark.parametrize(
