@@ -31,6 +31,7 @@ def prefill(
     history: int,
     shared: int = 0,
     kept: PromptCache | None = None,
+    whole: bool = False,
 ) -> tuple[torch.Tensor, list[Record]]:
     """Fill cache rows with prompts.
 
@@ -40,6 +41,7 @@ def prefill(
         shared: tokens that all prompts of this cache begin with (`shared_beginning`); they run at the first call.
         kept: what is known of these prompts is taken from there, and what is read goes there. Then `shared` has to
             leave out as many positions as are kept (`positions_back`).
+        whole: long prompts are not cut into chunks.
 
     Returns:
         (logits float32 [R, V] of the first new position, records of p_i, p_{i-1}, …, p_{i-history}); a position
@@ -53,10 +55,11 @@ def prefill(
     order = sorted((i for i in range(len(rows)) if i not in logits), key=lambda i: -len(prompts[i]))
     while order:
         longest = len(prompts[order[0]]) - shared
-        group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // min(longest, CHUNK)))]
+        chunk = longest if whole else min(longest, CHUNK)
+        group = order[: max(1, min(MAX_ROWS, MAX_TOKENS // chunk))]
         order = order[len(group) :]
         row_ids = torch.tensor([rows[i] for i in group], device=device)
-        found = _forward(model, cache, row_ids, [prompts[i] for i in group], reach, shared)
+        found = _forward(model, cache, row_ids, [prompts[i] for i in group], reach, shared, chunk)
         logits |= zip(group, found, strict=True)
         if kept is not None and not kept.full:
             _keep(cache, {rows[i]: prompts[i] for i in group}, found, shared, kept)
@@ -93,7 +96,7 @@ def _fill_shared(
         cache.shared = kept.beginning(beginning)
     if cache.shared is None:
         row = torch.tensor(rows[:1], device=cache.lengths.device)
-        found = _forward(model, cache, row, [beginning], 0, 0)
+        found = _forward(model, cache, row, [beginning], 0, 0, CHUNK)
         cache.shared = cache.copy_out(rows[0], 0, len(beginning))
         if kept is not None and bool(found.isfinite().all()):
             kept.keep_beginning(beginning, cache.shared)
@@ -132,6 +135,7 @@ def _forward(
     prompts: Sequence[Sequence[int]],
     history: int,
     start: int,
+    chunk: int,
 ) -> torch.Tensor:
     """Logits float32 [R, history + 1, V] of the last positions of each prompt, the newest first; positions below
     `start` are in the cache already."""
@@ -142,8 +146,8 @@ def _forward(
     ids = torch.tensor([[*p[start:], *[p[-1]] * (longest - len(p))] for p in prompts], device=device)
     wanted = (lengths[:, None] - 1 - torch.arange(history + 1, device=device)[None]).clamp_min(0)
     found: torch.Tensor | None = None
-    for begin in range(start, longest, CHUNK):
-        end = min(begin + CHUNK, longest)
+    for begin in range(start, longest, chunk):
+        end = min(begin + chunk, longest)
         inside = (wanted >= begin) & (wanted < end)
         # one list of positions for all rows: transformers 5.17 knows no per-row choice
         kept = torch.unique(torch.where(inside, wanted - begin, end - begin - 1))

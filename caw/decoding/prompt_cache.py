@@ -45,8 +45,8 @@ class PromptCache:
 
     A prompt is found again by all of its token ids. It was read in the call that came first, with that call's
     `prefill_attention` and backend, and beside other prompts, which may have rounded otherwise: in float32 no text
-    changes, in bfloat16 a near tie may. (With rotary embeddings that depend on the longest prompt of a batch, "dynamic"
-    and "longrope", more may change, as it does between batches.) Prompts whose logits are not finite are not kept.
+    changes, in bfloat16 a near tie may. Prompts whose logits are not finite are not kept, and none is while texts may
+    outgrow the model's first rotary embedding ("longrope", "dynamic").
 
     It belongs to the model that it was first used with, in that state. Other weights are noticed; adapters that are
     switched, hooks and settings of the model are not: make a new one then. One thread at a time.

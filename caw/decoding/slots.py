@@ -30,6 +30,7 @@ from caw.decoding.support import check_model
 from caw.decoding.tensor_parallel import is_tensor_parallel, smallest
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.policies import CapacityPolicy, Policy
+from caw.rope import rope_limit
 from caw.watermarks import Watermark
 
 DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
@@ -67,7 +68,8 @@ class Decoder:
 
     Args:
         model: a transformers causal LM; it uses this library's attention only while `run` computes.
-        batch: slots of sequences. capacity: tokens (prompt + new) a slot can hold.
+        batch: slots of sequences; 1 where texts may outgrow the model's first rotary embedding (`rope_limit`), unless
+            keep_rows asks for them. capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
         kernels: implementation of the ops; None = as torch dispatches.
         max_memory, prefill_attention: see `caw.generate`; a batch that does not fit becomes a smaller one.
@@ -103,6 +105,10 @@ class Decoder:
             watermark.check_strength(policy.max_strength)
         spread, parallel = main_device(model), is_tensor_parallel(model)
         self.device, self.dtype = decoding_device(model), model.dtype
+        limit = rope_limit(model)
+        self.alone = limit is not None and capacity > limit  # texts of other lengths would change each other
+        prompt_cache = None if self.alone else prompt_cache
+        batch = 1 if self.alone and not keep_rows else batch
         check_prefill_attention(prefill_attention, self.device, model.dtype)
         self.prompt_cache = prompt_cache
         if prompt_cache is not None and parallel:  # processes whose memory differs would keep different prompts
@@ -121,7 +127,8 @@ class Decoder:
         if prompt_cache is not None:
             prompt_cache.bind(model, self.device, None if budget is None else budget - needs.of(batch))
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
-        self.fixed = False if spread is not None or parallel else fixed  # no graph spans devices or processes
+        # no graph spans devices or processes, nor a rotary embedding that changes on the way
+        self.fixed = False if spread is not None or parallel or self.alone else fixed
         self.compile = compile
         if compile and not (self.fixed is not False and kernels.native and self.stepper.capturable):
             raise ValueError(
@@ -159,7 +166,7 @@ class Decoder:
         """
         self._check_unchanged()
         streams = stream_ids(prompts)
-        self.shared = shared_beginning(prompts, self.reach)
+        self.shared = 0 if self.alone else shared_beginning(prompts, self.reach)
         waiting = deque(range(len(prompts)))
         steps = self._steps()
         try:
@@ -213,7 +220,7 @@ class Decoder:
         chosen = [waiting.popleft() for _ in free]
         logits, records = prefill(
             self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history, self.shared,
-            self.prompt_cache,
+            self.prompt_cache, whole=self.alone,
         )  # fmt: skip
         rows = torch.tensor(free, device=self.device)
         seeds, most = ([column[i] for i in chosen] for column in (streams, budgets))

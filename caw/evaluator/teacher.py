@@ -27,11 +27,11 @@ from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, en
 from caw.evaluator.positions import Positions
 from caw.policies.entropy import entropy
 from caw.record import Record
+from caw.rope import rope_limit
 
 BATCH_TOKENS = 1024
 MIN_SHARED = 32  # tokens; less costs more to copy than to read
 PREFIX_COPIES = 4  # 4096 tokens of keys and values at most: 9 copies of 450 tokens
-LENGTH_DEPENDENT = ("dynamic", "longrope")
 ROWS = 8  # logit rows per op call: they stay in the CPU's cache
 
 
@@ -155,7 +155,7 @@ class SharedPrefix:
         recurrent states), and where its rotary embedding depends on how long the whole text is.
         """
         length = common_length(beginnings)
-        if len(beginnings) < 2 or length < MIN_SHARED or _rope_type(model) in LENGTH_DEPENDENT:
+        if len(beginnings) < 2 or length < MIN_SHARED or rope_limit(model) is not None:
             return cls()
         ids = torch.tensor([beginnings[0][:length]], device=model.device)
         cache = getattr(model.base_model(input_ids=ids, use_cache=True), "past_key_values", None)
@@ -173,13 +173,6 @@ class SharedPrefix:
         copied = copy.deepcopy(self.cache)
         copied.batch_repeat_interleave(rows)
         return copied
-
-
-def _rope_type(model: Any) -> str | None:
-    """Kind of the model's rotary embedding, as transformers names it."""
-    config = model.config.get_text_config(decoder=True)
-    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return parameters.get("rope_type") or parameters.get("type")
 
 
 def _forward(model: Any, prefix: SharedPrefix, rows: Sequence[tuple[int, ...]], first: int) -> tuple[torch.Tensor, int]:

@@ -28,35 +28,35 @@ _IDS = {
 }
 _BASE = {**_IDS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "max_position_embeddings": POSITIONS}  # fmt: skip
-_GQA = {**_BASE, "num_key_value_heads": 2}
-_HEADS = {**_GQA, "head_dim": 12}
+GQA = {**_BASE, "num_key_value_heads": 2}
+_HEADS = {**GQA, "head_dim": 12}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {**_GQA, "num_hidden_layers": 3}),
-    "qwen2": ("qwen2", _GQA),
-    "qwen2-window": ("qwen2", {**_GQA, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
+    "llama": ("llama", {**GQA, "num_hidden_layers": 3}),
+    "qwen2": ("qwen2", GQA),
+    "qwen2-window": ("qwen2", {**GQA, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
     "qwen3": ("qwen3", _HEADS),
-    "mistral": ("mistral", {**_GQA, "sliding_window": WINDOW}),
+    "mistral": ("mistral", {**GQA, "sliding_window": WINDOW}),
     "gemma": ("gemma", _HEADS),
     "gemma2": ("gemma2", {**_HEADS, "sliding_window": WINDOW, "query_pre_attn_scalar": 12,
                           "attn_logit_softcapping": 2.0}),  # low, so that leaving it out shows
     "gemma3": ("gemma3_text", {**_HEADS, "sliding_window": WINDOW, "query_pre_attn_scalar": 12, "num_hidden_layers": 3,
                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
-    "phi3": ("phi3", {**_GQA, "sliding_window": WINDOW}),
+    "phi3": ("phi3", {**GQA, "sliding_window": WINDOW}),
     "gpt2": ("gpt2", {**_IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS}),
     "opt": ("opt", {**_IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48,
                     "word_embed_proj_dim": 32, "max_position_embeddings": POSITIONS}),
     "phi": ("phi", _BASE),
-    "olmo2": ("olmo2", _GQA),
+    "olmo2": ("olmo2", GQA),
     "gpt_neox": ("gpt_neox", _BASE),
-    "starcoder2": ("starcoder2", {**_GQA, "sliding_window": WINDOW}),
-    "granite": ("granite", _GQA),
-    "mixtral": ("mixtral", {**_GQA, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "starcoder2": ("starcoder2", {**GQA, "sliding_window": WINDOW}),
+    "granite": ("granite", GQA),
+    "mixtral": ("mixtral", {**GQA, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3_moe": ("qwen3_moe", {**_HEADS, **_EXPERTS, "num_experts": 4}),
-    "cohere": ("cohere", {**_GQA, "logit_scale": 1.0}),
+    "cohere": ("cohere", {**GQA, "logit_scale": 1.0}),
     "glm": ("glm", _HEADS),
-    "smollm3": ("smollm3", {**_GQA, "num_hidden_layers": 4}),  # the fourth layer has no rotary embedding
+    "smollm3": ("smollm3", {**GQA, "num_hidden_layers": 4}),  # the fourth layer has no rotary embedding
     "gpt_oss": ("gpt_oss", {**_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}),
 }  # fmt: skip
 
@@ -64,8 +64,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 @functools.cache
 def build(name: str) -> Any:
     """The float32 model `name`; weights spread so that a wrong mask, window, cap or sink shows in the logits."""
-    kind, settings = CONFIGS[name]
-    generator = torch.Generator().manual_seed(sum(name.encode()))
+    return from_config(*CONFIGS[name], seed=sum(name.encode()))
+
+
+def from_config(kind: str, settings: dict[str, Any], seed: int = 0) -> Any:
+    """The float32 model of a config."""
+    generator = torch.Generator().manual_seed(seed)
     # transformers 5.17 gives a model with a softcap an attention that leaves the cap out
     own = {"attn_implementation": "eager"} if "attn_logit_softcapping" in settings else {}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings), dtype=torch.float32, **own).eval()

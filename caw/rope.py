@@ -1,0 +1,29 @@
+"""Rotary embeddings that depend on how long the whole text is: from which length on, if a model has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+ORIGINAL = "original_max_position_embeddings"
+
+
+def rope_limit(model: Any) -> int | None:
+    """Tokens beyond which every position of a text is turned otherwise than before; None where that never happens.
+
+    Beyond it nothing that was read of a shorter text holds for a longer one, and transformers lets the longest text of
+    a batch decide for all of them.
+    """
+    config = model.config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    by_layer = [value for value in parameters.values() if isinstance(value, Mapping)]  # a kind for each kind of layer
+    limits = [_limit(each, config) for each in (parameters, *by_layer)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _limit(parameters: Mapping[str, Any], config: Any) -> int | None:
+    if (parameters.get("rope_type") or parameters.get("type")) not in LENGTH_DEPENDENT:
+        return None
+    original = parameters.get(ORIGINAL) or getattr(config, ORIGINAL, None)
+    return int(original or getattr(config, "max_position_embeddings", None) or 0)
