@@ -204,9 +204,10 @@ def iter_generate(
         prompt_cache: a `PromptCache` given to several calls with this model: prompts that an earlier call read are not
             read again. Their keys and values stay in memory as long as it does, within what max_memory leaves.
         mark_eos: whether the mark may decide where a text ends. With False the original token is kept wherever an end
-            token is among the candidates: no detector sees an end, so marking it gains nothing, and a key that
-            disfavours it makes texts run on. None = False for this library's own formats, True for foreign ones, whose
-            systems mark ends.
+            token is among the candidates that the policy's greatest strength reaches: a text has no end token to be
+            read, so marking it gains nothing, and a key that disfavours it makes texts run on. Stop strings are marked
+            as any text. None = True where texts shall be another system's, token for token (foreign formats of KGW,
+            Unigram and EXP; SynthID), False for KGW, Unigram and EXP in this library's own (EXP's dual-key one too).
     """
     if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
         raise TypeError(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from caw.decoding.settings import marks_eos
 from caw.evaluation.every_prompt import generate_every
 from caw.evaluation.store import locked, read_json, read_lines, write_json
 from caw.jsonl import JsonlWriter
@@ -28,6 +29,7 @@ from caw.watermarks import Watermark
 MADE_BY = "caw.ray"
 SHARD = re.compile(r"shard-([0-9]+)-of-([0-9]+)\.jsonl")
 SHARD_COLUMN = "caw_shard"
+UNLABELLED = ("batch_size", "mark_eos")  # options that texts do not depend on, or that stand apart
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Settings:
             "watermark": repr(mark),  # repr never shows the key
             "policy": repr(self.policy),
             "key_id": mark.key_id if mark is not None else None,
-            "options": {name: repr(self.options[name]) for name in sorted(self.options) if name != "batch_size"},
+            "options": {name: repr(value) for name, value in sorted(self.options.items()) if name not in UNLABELLED},
+            **({"mark_eos": marks_eos(self.options.get("mark_eos"), mark)} if mark is not None else {}),
         }
 
 
@@ -177,6 +180,7 @@ def begin(settings: Settings) -> None:
     if known is None:
         write_json(path, settings.label)
         return
+    known = {"mark_eos": True, **known}  # folders from before the choice
     for name, value in settings.label.items():
         if known.get(name) != value:
             raise ValueError(

@@ -41,9 +41,11 @@ def test_any_end_token_ends_a_text(model: Any, monkeypatch: pytest.MonkeyPatch) 
     assert out.finish_reasons[0] == out.finish_reasons[2] == "eos"
 
 
-MARKS = {
+MARKS = {  # and whether the mark decides about ends by itself
     "native": (caw.KGW(key=1, delta=20.0), False),
+    "exp": (caw.EXP(key=1, top_k=50), False),
     "foreign": (caw.KGW(key=1, delta=20.0, format="transformers"), True),
+    "synthid": (caw.SynthID((3, 14, 15, 92, 65, 35)), True),
 }
 
 

@@ -88,6 +88,22 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
             scale.begin(replace(made, **change))  # type: ignore[arg-type]
 
 
+def test_a_folder_from_before_the_choice_about_ends_marked_them(model: str, tmp_path: Path) -> None:
+    for mark, asked, same in ((caw.KGW(key=1), True, False), (None, None, True)):
+        made = settings(model, tmp_path, watermark=mark)
+        made = replace(made, output=str(tmp_path / repr(asked)))
+        Path(made.output).mkdir()
+        scale.begin(replace(made, options={**OPTIONS, **({} if asked is None else {"mark_eos": asked})}))
+        known = Path(made.output) / "run.json"
+        label = json.loads(known.read_text())
+        assert label.pop("mark_eos", None) is asked
+        known.write_text(json.dumps(label))
+        scale.begin(replace(made, options={**OPTIONS, "mark_eos": True}))
+        if not same:
+            with pytest.raises(ValueError, match="was made with mark_eos True, this run has False"):
+                scale.begin(made)
+
+
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'caw\[ray\]'"):

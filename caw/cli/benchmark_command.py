@@ -175,7 +175,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _short(ratio: float) -> str:
     """In four characters below 100: a disturbed run must not push the table beyond 80 columns."""
-    return f"{ratio:.2f}" if ratio < 9.995 else f"{ratio:.1f}"
+    return f"{ratio:.2f}" if 0 <= ratio < 9.995 else f"{ratio:.1f}"  # negative: noise between two short runs
 
 
 def notes(found: dict[str, Any]) -> list[str]:

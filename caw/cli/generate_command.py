@@ -64,9 +64,9 @@ class Plan:
                 "max_new_tokens": s.max_new_tokens,
                 "min_new_tokens": s.min_new_tokens,
                 "sampling": sampling if s.do_sample else None,
-                "mark_eos": s.mark_eos if self.watermark else None,
                 "stop": list(self.stop),
                 "chat": self.chat,
+                **({"mark_eos": s.mark_eos} if self.watermark else {}),
             },
         }
 
@@ -165,6 +165,8 @@ def generate(
         )
         if mark is not None:
             mark.check_strength(how.max_strength)
+        if mark is None and mark_eos is not None:
+            raise ValueError("--mark-eos and --keep-eos need a watermark, got none; leave them out")
         settings = DecodeSettings(
             max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace,  # type: ignore[arg-type]
             mark_eos=marks_eos(mark_eos, mark),
@@ -274,12 +276,20 @@ def open_output(
     with JsonlWriter(path, resume=resume) as writer:
         for number, line in enumerate(writer.existing, 1):
             for name, value in plan.label.items():
-                if line.get(name) != value:
+                if _as_now(line, name) != value:
                     raise ValueError(
                         f"{path}, line {number} has {name} {line.get(name)}, this run {value}; resume with the same "
                         "options, or name another --output"
                     )
         yield writer.write, {line["id"] for line in writer.existing}
+
+
+def _as_now(line: dict[str, Any], name: str) -> Any:
+    """A field of an earlier line; marks decided about ends before lines said so."""
+    value = line.get(name)
+    if name == "settings" and line.get("watermark") and isinstance(value, dict):
+        return {"mark_eos": True, **value}
+    return value
 
 
 def run_jobs(

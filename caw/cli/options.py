@@ -98,7 +98,11 @@ PrefillAttention = Annotated[
 ]
 MarkEos = Annotated[
     bool | None,
-    _option(DECODING, "Let the mark decide where a text ends [foreign formats only].", "--mark-eos/--keep-eos"),
+    _option(
+        DECODING,
+        "Let the mark decide where texts end, or keep their ends [as the format's system].",
+        "--mark-eos/--keep-eos",
+    ),
 ]
 Compile = Annotated[bool, _option(RUNNING, "Compile the model's body, which takes a minute.", "--compile")]
 

@@ -33,9 +33,19 @@ class Needs:
 
 
 def decoding_needs(
-    config: Any, dtype: torch.dtype, vocab_size: int, capacity: int, slots: int, copies: int, history: int
+    config: Any,
+    dtype: torch.dtype,
+    vocab_size: int,
+    capacity: int,
+    slots: int,
+    copies: int,
+    history: int,
+    limit: int | None = None,
 ) -> Needs:
-    """Memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix."""
+    """Memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix.
+
+    limit: where texts outgrow a rotary embedding, so that prompts are read whole (`length_dependent`).
+    """
     size = dtype.itemsize
     heads = config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -45,7 +55,7 @@ def decoding_needs(
     # the model's logits, their float32 copy, and what the sampler makes of the current ones
     logits = vocab_size * (slots * (size + FLOAT) + 5 * FLOAT)
     per_sequence = keys_and_values * (capacity * copies + slots) + logits + (history + 2) * record + capacity * INT
-    tokens = min(MAX_TOKENS, MAX_ROWS * min(capacity, CHUNK))
+    tokens = min(MAX_TOKENS, MAX_ROWS * min(capacity, CHUNK)) if limit is None else capacity
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     activations = tokens * size * (6 * config.hidden_size + 3 * inner)
     places = max(tokens, MAX_TOKENS // CHUNK * capacity if capacity > CHUNK else 0)  # rows times positions of a prefill

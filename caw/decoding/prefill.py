@@ -1,7 +1,7 @@
 """Run prompts once: fill their rows of the cache and keep the distributions of the first new position and before.
 
-Long prompts go through the model in chunks, which bounds the activations. What all prompts begin with (the examples of
-a few-shot evaluation) goes through it once for all of them.
+Long prompts go through the model in chunks, which bounds the activations, unless they have to be read whole. What all
+prompts begin with (the examples of a few-shot evaluation) goes through it once for all of them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,13 @@ def prefill(
         record = Record.from_logits(stacked[:, back], kernels=cache.kernels)
         records.append(record.where(lengths - 1 - back < 0, Record.empty(len(rows), device)))
     return stacked[:, 0], records
+
+
+def read_again(model: Any, cache: SiblingCache, row: int, tokens: Sequence[int]) -> None:
+    """Replace a row's keys and values by what they are in a text of one token more; all of it in one forward."""
+    place = torch.tensor([row], device=cache.lengths.device)
+    _forward(model, cache, place, [[*tokens, tokens[-1]]], 0, 0, len(tokens) + 1)
+    cache.lengths[place] = len(tokens)
 
 
 def common_length(rows: Sequence[Sequence[int]]) -> int:

@@ -19,7 +19,7 @@ class DecodeSettings:
 
     slots: candidates one forward carries; None = as many as the watermark usually needs.
     mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of
-        `eos_token_ids` is among the candidates, so that a text ends where it would have ended unmarked.
+        `eos_token_ids` is among the candidates that the policy's greatest strength reaches.
     Raises TypeError or ValueError naming the argument.
     """
 
@@ -54,5 +54,5 @@ class DecodeSettings:
 
 
 def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
-    """`DecodeSettings.mark_eos` of a call: None = as the other system does in a foreign format, else False."""
-    return (watermark is not None and watermark.foreign) if asked is None else asked
+    """`DecodeSettings.mark_eos` of a call; None = as the watermark's system does (`Watermark.marks_ends`)."""
+    return (watermark is not None and watermark.marks_ends) if asked is None else asked

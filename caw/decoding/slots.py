@@ -13,11 +13,12 @@ import torch
 from caw import ops
 from caw.decoding.attention import caw_attention
 from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.length_dependent import alone, outgrown
 from caw.decoding.linear import SmallLinears
 from caw.decoding.memory import memory_budget
 from caw.decoding.model_lock import model_lock
 from caw.decoding.needs import decoding_needs, fitting_batch
-from caw.decoding.prefill import prefill, shared_beginning
+from caw.decoding.prefill import prefill, read_again, shared_beginning
 from caw.decoding.prefill_attention import PrefillAttention, check_prefill_attention
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.rounds import Rounds, SingleSteps
@@ -30,7 +31,6 @@ from caw.decoding.support import check_model
 from caw.decoding.tensor_parallel import is_tensor_parallel, smallest
 from caw.decoding.trace import SequenceTrace, TokenTrace
 from caw.policies import CapacityPolicy, Policy
-from caw.rope import rope_limit
 from caw.watermarks import Watermark
 
 DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
@@ -68,8 +68,8 @@ class Decoder:
 
     Args:
         model: a transformers causal LM; it uses this library's attention only while `run` computes.
-        batch: slots of sequences; 1 where texts may outgrow the model's first rotary embedding (`rope_limit`), unless
-            keep_rows asks for them. capacity: tokens (prompt + new) a slot can hold.
+        batch: slots of sequences; 1 where texts may outgrow the model's first rotary embedding (`outgrown`).
+            capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
         kernels: implementation of the ops; None = as torch dispatches.
         max_memory, prefill_attention: see `caw.generate`; a batch that does not fit becomes a smaller one.
@@ -105,21 +105,19 @@ class Decoder:
             watermark.check_strength(policy.max_strength)
         spread, parallel = main_device(model), is_tensor_parallel(model)
         self.device, self.dtype = decoding_device(model), model.dtype
-        limit = rope_limit(model)
-        self.alone = limit is not None and capacity > limit  # texts of other lengths would change each other
-        prompt_cache = None if self.alone else prompt_cache
-        batch = 1 if self.alone and not keep_rows else batch
         check_prefill_attention(prefill_attention, self.device, model.dtype)
-        self.prompt_cache = prompt_cache
         if prompt_cache is not None and parallel:  # processes whose memory differs would keep different prompts
             raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
+        self.limit = outgrown(model, capacity)
+        if self.limit is not None:  # texts of other lengths would change each other
+            prompt_cache, batch = None, alone(batch, self.limit, capacity, keep_rows)
         slots = candidate_slots(watermark, policy, settings)
         copies = slots if settings.branching == "batch" else 1
-        self.history = history_needed(policy)
+        self.history, self.prompt_cache = history_needed(policy), prompt_cache
         self.reach = positions_back(self.history, prompt_cache)
         budget = None
         if not keep_rows:  # there rows are the caller's
-            needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.reach)
+            needs = decoding_needs(config, model.dtype, vocab_size, capacity, slots, copies, self.reach, self.limit)
             unplanned = spread is not None and max_memory is None  # nothing says how the layers share the devices
             budget = None if unplanned else memory_budget(max_memory, self.device)
             batch = fitting_batch(batch, needs, budget)
@@ -128,12 +126,12 @@ class Decoder:
             prompt_cache.bind(model, self.device, None if budget is None else budget - needs.of(batch))
         self.stepper = _stepper(model, watermark, policy, settings, slots, kernels, self.device)
         # no graph spans devices or processes, nor a rotary embedding that changes on the way
-        self.fixed = False if spread is not None or parallel or self.alone else fixed
+        self.fixed = False if spread is not None or parallel or self.limit is not None else fixed
         self.compile = compile
         if compile and not (self.fixed is not False and kernels.native and self.stepper.capturable):
             raise ValueError(
-                "compile=True needs a model on one device, this library's kernels, and a watermark and sampler of its "
-                "own, found another; leave compile out"
+                "compile=True needs a model on one device, texts within its first rotary embedding, this library's "
+                "kernels, and a watermark and sampler of its own, found another; leave compile out"
             )
         # a body compiled for one batch would be compiled anew, for a minute, where empty slots are dropped
         self.report, self.shared, self.keep_rows = report, 0, keep_rows or compile
@@ -166,7 +164,7 @@ class Decoder:
         """
         self._check_unchanged()
         streams = stream_ids(prompts)
-        self.shared = 0 if self.alone else shared_beginning(prompts, self.reach)
+        self.shared = 0 if self.limit is not None else shared_beginning(prompts, self.reach)
         waiting = deque(range(len(prompts)))
         steps = self._steps()
         try:
@@ -175,6 +173,7 @@ class Decoder:
                     self._refill(waiting, prompts, budgets, streams)
                     if all(slot is None for slot in self.slots):
                         return
+                    self._read_again(prompts)
                     results = steps.advance(self.slots)
                 for result, slots in results:
                     yield from self._collect(result, slots, on_token)
@@ -220,7 +219,7 @@ class Decoder:
         chosen = [waiting.popleft() for _ in free]
         logits, records = prefill(
             self.stepper.model, self.cache, free, [prompts[i] for i in chosen], self.history, self.shared,
-            self.prompt_cache, whole=self.alone,
+            self.prompt_cache, whole=self.limit is not None,
         )  # fmt: skip
         rows = torch.tensor(free, device=self.device)
         seeds, most = ([column[i] for i in chosen] for column in (streams, budgets))
@@ -231,6 +230,13 @@ class Decoder:
             self.state.set_prompts(rows, [prompts[i] for i in chosen])
         for row, index in zip(free, chosen, strict=True):
             self.slots[row] = ActiveSequence(index, budgets[index])
+
+    def _read_again(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Where the next token outgrows the first rotary embedding, everything before it has to be turned anew."""
+        for row, slot in enumerate(self.slots if self.limit is not None else ()):
+            tokens = [*prompts[slot.index], *slot.tokens] if slot is not None else []
+            if len(tokens) == self.limit:
+                read_again(self.stepper.model, self.cache, row, tokens)
 
     def _collect(
         self, result: StepResult, slots: Sequence[ActiveSequence | None], on_token: StopCheck | None

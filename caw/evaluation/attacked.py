@@ -7,9 +7,8 @@ be repeated (an endpoint's), is made once per text however many keys it is teste
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,7 @@ from caw.evaluation.attacks.copy_paste import CopyPaste
 from caw.evaluation.config import CellPlan
 from caw.evaluation.detectability import score_texts
 from caw.evaluation.scoring import HUMAN, MODEL, Scorer
-from caw.evaluation.store import Score, Store, read_json, read_lines, write_json
+from caw.evaluation.store import Score, Store, read_json, read_lines, text_digest, write_json
 from caw.jsonl import JsonlWriter
 
 Text = tuple[str, str]  # id, text
@@ -43,7 +42,7 @@ def attack_texts(
     left out. An interrupt keeps what is finished.
     """  # fmt: skip
     path = store.path / "attacked" / attack.name / f"{cell}.{source}.jsonl"
-    wanted = {text_id: (text, _digest(text)) for text_id, text in texts}
+    wanted = {text_id: (text, text_digest(text)) for text_id, text in texts}
     found: dict[str, Attacked] = {}
     for line in read_lines(path) if path.exists() else []:
         if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
@@ -80,10 +79,6 @@ def _made(attack: Attack, texts: Sequence[Text], workers: int) -> Iterator[tuple
             raise
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 @dataclass
 class Attacker:
     """Scores a run's texts under attacks.
@@ -107,21 +102,21 @@ class Attacker:
     def run(self, specs: Sequence[str], plans: Sequence[CellPlan]) -> int:
         """Score the texts of marked cells, and of their negatives under the same keys, for each attack ("word-d:0.1").
 
-        What has a score is left as it is. Returns how many scores are new; they are written every half a minute and at
-        the end, also after an interrupt. Raises ValueError for attacks that cannot be made, and for a key that is not
-        the one a cell was generated with.
+        What has a score, of the same text, is left as it is. Returns how many scores are new; they are written every
+        half a minute and at the end, also after an interrupt. Raises ValueError for attacks that cannot be made, and
+        for a key that is not the one a cell was generated with.
         """
         marked = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
         attacks = [(spec, {task: self._attack(spec, task) for task in {p.task for p in marked}}) for spec in specs]
         self._keep_provenance(attack for _, by_task in attacks for attack in by_task.values())
-        known = {score.identity for score in self.scorer.store.read_scores()}
+        known = {score.identity: score.of for score in self.scorer.store.read_scores()}
         fresh: list[Score] = []
         written, flushed = 0, time.monotonic()
         try:
             for _, by_task in attacks:
                 for plan in marked:
                     new = self._scores(plan, by_task[plan.task], known)
-                    known |= {score.identity for score in new}
+                    known |= {score.identity: score.of for score in new}
                     fresh += new
                     if time.monotonic() - flushed > FLUSH_SECONDS:
                         self.scorer.store.update_scores(fresh)
@@ -150,7 +145,7 @@ class Attacker:
                 )
         write_json(path, known)
 
-    def _scores(self, plan: CellPlan, attack: Attack, known: set[tuple[Any, ...]]) -> list[Score]:
+    def _scores(self, plan: CellPlan, attack: Attack, known: Mapping[tuple[Any, ...], str]) -> list[Score]:
         """New scores of one cell and its negatives."""
         assert plan.watermark is not None and plan.key is not None
         scorer, made = self.scorer, list[Score]()
@@ -166,11 +161,13 @@ class Attacker:
             )
         for cell, label, source, texts in groups:
             names = {"cell": cell, "watermark": plan.watermark, "key": plan.key, "label": label, "source": source}
-            new = [(i, t) for i, t in texts if _identity(i, attack.name, **names) not in known]
+            new = [(i, t) for i, t in texts if known.get(_identity(i, attack.name, **names)) != text_digest(t)]
             attacked = attack_texts(scorer.store, attack, cell, source, new, self.workers, self._failed)
             usable = [(i, attacked[i].text) for i, _ in new if i in attacked]
-            rates = [attacked[i].edit_rate for i, _ in usable]
-            made += score_texts(detector, usable, attack=attack.name, edit_rates=rates, weighted=weighted, **names)  # type: ignore[arg-type]
+            rates, before = [attacked[i].edit_rate for i, _ in usable], [t for i, t in new if i in attacked]
+            made += score_texts(
+                detector, usable, attack=attack.name, edit_rates=rates, weighted=weighted, originals=before, **names,  # type: ignore[arg-type]
+            )  # fmt: skip
         if made:
             self.say(f"{attack.name}, {plan.name}: {len(made)} scores")
         return made

@@ -18,7 +18,7 @@ from scipy import optimize, stats
 
 from caw.detection import Detector
 from caw.evaluation.quality import LEVEL, RESAMPLES, interval, resampled, share_interval
-from caw.evaluation.store import Score
+from caw.evaluation.store import Score, text_digest
 
 FPRS = {"1e2": 1e-2, "1e3": 1e-3}
 
@@ -40,21 +40,23 @@ def score_texts(
     attack: str = "none",
     edit_rates: Sequence[float] | None = None,
     weighted: Detector | None = None,
+    originals: Sequence[str] | None = None,
 ) -> list[Score]:
     """Scores of (id, text) pairs; the rest names them, see `Score`. Deterministic.
 
-    weighted: the same detector with weights per token, for a second reading.
+    weighted: the same detector with weights per token, for a second reading. originals: the texts before the attack.
     """
     results = detector([text for _, text in texts]) if texts else []
     second = weighted([text for _, text in texts]) if texts and weighted is not None else [None] * len(texts)
     assert isinstance(results, list) and isinstance(second, list)
     rates = edit_rates or [0.0] * len(texts)
     about = (watermark, key, attack, label, source)
+    before = originals or [text for _, text in texts]
     scores = []
-    for (name, _), r, w, rate in zip(texts, results, second, rates, strict=True):
+    for (name, _), r, w, rate, original in zip(texts, results, second, rates, before, strict=True):
         read = (r.p_value, round(r.z_score, 6), r.num_scored, r.num_tokens, round(float(rate), 6))
-        again = () if w is None else (w.p_value, round(w.z_score, 6))
-        scores.append(Score(cell, name, *about, *read, *again))
+        score = Score(cell, name, *about, *read, of=text_digest(original))
+        scores.append(score if w is None else replace(score, p_weighted=w.p_value, z_weighted=round(w.z_score, 6)))
     return scores
 
 

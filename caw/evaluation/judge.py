@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any, Literal, get_args
 from caw.evaluation.config import CellPlan
 from caw.evaluation.perplexity import perplexities
 from caw.evaluation.scoring import Scorer
-from caw.evaluation.store import read_lines
+from caw.evaluation.store import read_lines, text_digest
 from caw.jsonl import JsonlWriter
 
 PERPLEXITY_FILE = "perplexity.jsonl"
@@ -68,7 +67,7 @@ class Judge:
     def _cell(self, plan: CellPlan, known: dict[tuple[str, str], str], writer: JsonlWriter) -> int:
         asked = self.scorer.questions(plan.task)
         texts = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
-        todo = [(i, t, _digest(t)) for i, t in texts if t.strip()]
+        todo = [(i, t, text_digest(t)) for i, t in texts if t.strip()]
         # a text that is read otherwise now (a better end of its answer) gets a line anew, and the last line counts
         todo = [item for item in todo if known.get((plan.name, item[0])) != item[2]]
         for at in range(0, len(todo), CHUNK):
@@ -100,7 +99,3 @@ def check_given(given: str) -> None:
 def judge_name(source: str) -> str:
     """What lines call the model: its name, without the folders of a path."""
     return Path(source).name if Path(source).exists() else source
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

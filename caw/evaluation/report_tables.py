@@ -129,8 +129,8 @@ def run_table(data: ReportData) -> Table:
     header = ("model", "task", "setting", "n", "keys", "median tokens", "ended", "unparsed", "tokens marked",
               "tokens changed", "mean z", "TPR at 0.1 %")  # fmt: skip
     note = (
-        "ended: share of texts that stopped by themselves before the limit of tokens. unparsed: answers that could not "
-        "be read; they count as wrong."
+        "ended: share of texts that stopped before the limit of tokens, by an end token or where a next question "
+        "began. unparsed: answers that could not be read; they count as wrong."
     )
     return Table("What was measured", header, tuple(rows), note)
 

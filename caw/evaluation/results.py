@@ -46,7 +46,7 @@ class Results:
             if self.texts[name]:
                 self.groups[plan.model, plan.task, plan.watermark, plan.policy].append(plan)
         self.scores = defaultdict(list)
-        for score in self.scorer.store.read_scores():
+        for score in _of_one_text(self.scorer.store.read_scores()):
             self.scores[score.cell, score.watermark, score.key, score.attack, score.source].append(score)
 
     @property
@@ -269,6 +269,13 @@ def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Standard deviation between keys of what every key's row has: what intervals over questions do not hold."""
     found = {name: [row[name] for row in rows if row.get(name) is not None] for name in REPEATED}
     return {name: float(np.std(values, ddof=1)) for name, values in found.items() if len(values) == len(rows)}
+
+
+def _of_one_text(scores: Sequence[Score]) -> list[Score]:
+    """Without scores of attacks on another text than the one that is scored now: they are made by `attack` again."""
+    place = lambda s: (s.cell, s.watermark, s.key, s.source, s.id)  # noqa: E731
+    texts = {place(score): score.of for score in scores if score.attack == "none"}
+    return [score for score in scores if texts.get(place(score), score.of) == score.of]
 
 
 def _named(group: Group) -> dict[str, Any]:

@@ -166,8 +166,9 @@ class Runner:
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
-        self.store.write_config(self.config.text)  # what attacks and perplexity are made by from here on
         self.scorer.update(plans, anew=anew)
+        if self.config.text:  # what attacks and perplexity are made by from here on
+            self.store.write_config(self.config.text)
         self.write_results()
 
     def write_results(self) -> None:

@@ -5,7 +5,7 @@ Grades and scores are derived from `text` alone, so both can be made again when 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from caw.detection import Detector, TokenWeights
 from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.detectability import score_texts
-from caw.evaluation.store import Generation, Score, Store
+from caw.evaluation.store import Generation, Score, Store, text_digest
 from caw.evaluation.tasks import Question
 from caw.models import load_tokenizer
 from caw.watermarks import Watermark
@@ -80,17 +80,19 @@ class Scorer:
         return replace(detector, weights=weights)
 
     def update(self, plans: Iterable[CellPlan], *, anew: bool = False) -> None:
-        """Score what has no score yet in these cells and their negatives; with `anew`, everything."""
-        known = set() if anew else {s.identity for s in self.store.read_scores() if not self._outdated(s)}
+        """Score what has no score yet in these cells and their negatives, or one of another text; with `anew`, all."""
+        known = {} if anew else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
         fresh: dict[tuple[Any, ...], Score] = {}
         for plan in {plan.name: plan for plan in plans if plan.watermark is not None}.values():
-            for score in self.scores(plan, known | fresh.keys()):
+            for score in self.scores(plan, known):
                 fresh[score.identity] = score
+                known[score.identity] = score.of
         if fresh:
             self.store.update_scores(fresh.values())
 
-    def scores(self, plan: CellPlan, known: set[tuple[Any, ...]]) -> list[Score]:
-        """Scores of a marked cell's texts, and of the negatives under its key, but those whose identity is known."""
+    def scores(self, plan: CellPlan, known: Mapping[tuple[Any, ...], str]) -> list[Score]:
+        """Scores of a marked cell's texts, and of the negatives under its key, but those known (`Score.of` by identity)
+        of the same text."""
         assert plan.watermark is not None and plan.key is not None
         marked = self.generations(plan)
         if not marked:
@@ -108,7 +110,7 @@ class Scorer:
             new = [
                 (name, text)
                 for name, text in texts
-                if _identity(cell, name, plan.watermark, plan.key, label, source) not in known
+                if known.get(_identity(cell, name, plan.watermark, plan.key, label, source)) != text_digest(text)
             ]
             made += score_texts(
                 detector, new, cell=cell, watermark=plan.watermark, key=plan.key, label=label, source=source,

@@ -1,8 +1,8 @@
 """Where an evaluation keeps its texts, scores and results: a folder that survives a kill at any moment.
 
     OUTPUT/
-      config.yaml                    the config of the last run
-      configs/<id>.yaml              every config that lines were made by
+      config.yaml                    the config of the last run or scoring
+      configs/<id>.yaml              every config that lines or scores were made by
       runs/<id>.json                 how lines were made: versions, git commit, command, processes
       cells/<cell>/cell.json         what every text of the cell shares (never the key)
       cells/<cell>/generations.<rank>.jsonl    a line per question, written whole as soon as it is finished
@@ -31,6 +31,10 @@ from caw.jsonl import JsonlWriter, encode
 MADE_BY = "caw evaluate run"
 GENERATIONS = re.compile(r"generations\.([0-9]+)\.jsonl")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+REMEDIES = {
+    "key_id": "set CAW_KEY or `seed` as they were then",
+    "generation": "set `generation` as it was then and score anew (caw evaluate run --scores-only)",
+}
 T = TypeVar("T")
 
 
@@ -68,6 +72,7 @@ class Score:
     attack: "none" or a name that says everything, e.g. "word-d-0.1". label: 1 = the text carries this mark.
     source: "model" or "human". edit_rate: share of words that the attack really changed.
     p_weighted, z_weighted: with the weights per token of the model's `weights`; None without them.
+    of: `text_digest` of the text before the attack; a score of another text is made anew.
     """
 
     cell: str
@@ -84,12 +89,18 @@ class Score:
     edit_rate: float = 0.0
     p_weighted: float | None = None
     z_weighted: float | None = None
+    of: str = ""
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """Scores are replaced, never repeated: one per identity."""
         # the id itself too: 1 and 01 are alike as numbers
         return (self.cell, self.watermark, self.key, self.attack, self.source, natural(self.id), self.id)
+
+
+def text_digest(text: str) -> str:
+    """Of a text, to see that it is read otherwise now: 16 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Cell:
@@ -116,7 +127,7 @@ class Cell:
         old, new = comparable(self.manifest), comparable(manifest)
         for name in sorted(names):
             if old.get(name) != new.get(name):
-                remedy = "set CAW_KEY or `seed` as they were then" if name == "key_id" else "go back to that"
+                remedy = REMEDIES.get(name, "go back to that")
                 raise ValueError(
                     f"cell {self.name} was made with {name} {old.get(name)!r}, this run has {new.get(name)!r}; "
                     f"{remedy}, or give another output folder"

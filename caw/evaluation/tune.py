@@ -124,7 +124,9 @@ class Tuner:
         out = generate(
             self.model, self.tokenizer, list(self.prompts), watermark=self.watermark, policy=policy, **self.options
         )
-        texts = [np.array(s, dtype=np.int64) for s in out.sequences if s]
+        # an end token is no text: nobody reads it, and no mark decides about it
+        ended = zip(out.sequences, out.finish_reasons, strict=True)
+        texts = [np.array(t, dtype=np.int64) for s, why in ended if (t := s[:-1] if why == "eos" else s)]
         detector = Detector(None, self.watermark, self.fpr)
         scored = list(detector.score(texts))
         counted = sum(int(s.counted.sum()) for s in scored)

@@ -139,6 +139,11 @@ class Watermark(ABC):
         return False
 
     @property
+    def marks_ends(self) -> bool:
+        """Whether the mark decides where a text ends unless asked not to: where texts shall be another system's."""
+        return self.foreign
+
+    @property
     def reads_prompt(self) -> bool:
         """Whether the prompt's last tokens are the context of the first generated ones."""
         return False

@@ -89,6 +89,11 @@ class SynthID(Watermark):
         return int.from_bytes(hashlib.sha256(repr(self.keys).encode()).digest()[:8], "big")
 
     @property
+    def marks_ends(self) -> bool:
+        """transformers' processor does, and its texts are these."""
+        return True
+
+    @property
     def window(self) -> int:
         return self.ngram_len - 1
 

@@ -52,6 +52,22 @@ def test_a_disturbed_run_fits_the_screen_too(
     assert max(map(len, lines)) <= 80 and "12.3 (10.0-99.9)" in lines[-2] and "…" not in "".join(lines)
 
 
+def test_a_time_below_nothing_fits_the_screen_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times per token are differences of two runs; on a busy machine short ones can come out negative."""
+    monkeypatch.setenv("COLUMNS", "80")
+    times = {"median": -0.352, "low": -0.44, "high": -0.44}
+    row = {
+        "batch": 1, "prompt": 9, "mode": "as-transformers-kgw", "slots": None, "ms_per_token": times,
+        "ratio": {"median": -0.44, "low": -0.44, "high": -0.44, "n": 1}, "tokens_per_second": 342.8,
+        "first_token_ms": times | {"median": 13.0}, "first_ratio": times | {"median": 3.75}, "peak_ratio": 1.0,
+    }  # fmt: skip
+    show_case(1, 9, [row])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "-0.4 (-0.4--0.4)" in lines[-2] and "…" not in "".join(lines)
+
+
 def test_default_modes_are_one_screen() -> None:
     done = run("--rounds", "1")
     assert done.exit_code == 0, done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,47 @@ from tiny import tiny_tokenizer
 import caw
 
 pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), False),
+        (("--format", "transformers", "--seeding", "lefthash"), True),
+        (("--mark-eos",), True),
+        (("--format", "transformers", "--keep-eos"), False),
+        (("--watermark", "synthid"), True),
+    ],
+)
+def test_who_decides_about_ends(model: str, tmp_path: Path, options: tuple[str, ...], expected: bool) -> None:
+    output = tmp_path / "out.jsonl"
+    command = ("generate", "--model", model, "--prompt", "the sky", "--max-new-tokens", "2", "-o", str(output))
+    result = run(*command, "--key", "5", *options)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(output.read_text())["settings"]["mark_eos"] is expected
+
+
+def test_ends_are_a_marks_affair(model: str) -> None:
+    refused = run("generate", "--model", model, "--prompt", "the sky", "--watermark", "none", "--keep-eos")
+    assert refused.exit_code == 2
+    assert "--mark-eos and --keep-eos need a watermark, got none" in refused.stderr
+
+
+def test_lines_from_before_the_choice_are_continued_as_they_were_made(model: str, tmp_path: Path) -> None:
+    prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("the sky", "a sea")))
+    command = ("generate", "--model", model, "-i", str(prompts), "-o", str(output), "--max-new-tokens", "2")
+    for kind, same, other in (("kgw", ("--mark-eos",), ()), ("none", (), None)):
+        output.unlink(missing_ok=True)
+        assert run(*command, "--watermark", kind, *same).exit_code == 0
+        first = json.loads(output.read_text().splitlines()[0])
+        first["settings"].pop("mark_eos", None)
+        output.write_text(json.dumps(first) + "\n")
+        if other is not None:
+            assert "has settings" in run(*command, "--watermark", kind, *other, "--resume").stderr
+        resumed = run(*command, "--watermark", kind, *same, "--resume")
+        assert resumed.exit_code == 0, resumed.stderr
+        assert len(output.read_text().splitlines()) == 2
 
 
 def test_prompt_in_text_out(model: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
+from caw.evaluation.attacked import Attacker
 from caw.evaluation.config import Config, config_of
 from caw.evaluation.run import Runner, Shard
 from caw.evaluation.store import Store, read_lines
@@ -207,10 +209,31 @@ def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: di
     earlier = {**made, "generation": {**made["generation"], "mark_eos": True}}
     work = runner(earlier, tmp_path, limit=2, only=("*.none", "*.hard.0"))
     assert work.run() == 2
-    kept = (tmp_path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text("older")
+    work.config = replace(work.config, text="now")
     work.score(anew=True)
-    assert (tmp_path / "config.yaml").read_text() == kept, "results belong to the config they were made by"
+    assert (tmp_path / "config.yaml").read_text() == "now", "results belong to the config they were made by"
+
+
+def test_a_text_that_is_read_otherwise_now_is_scored_anew(made: dict[str, Any], tmp_path: Path) -> None:
+    """Its own score at the next run, those of attacks on it by the next attack; in between they do not count."""
+    work = runner(made, tmp_path, limit=2, only=("*.none", "*.hard.0"))
+    work.run()
+    plans = [plan for plan in work.config.plan() if plan.name == "tiny.mine.kgw.hard.0"]
+    assert Attacker(work.scorer).run(["word-d:0.5"], plans) == 6  # two marked, two unmarked, two of people
+    work.score()
+    first = work.store.read_scores()
+    assert all(score.of for score in first)
+    assert [row["attack"] for row in work.store.results["attacked"]] == ["word-d-0.5"]
+    work.store.update_scores(replace(score, of="", z=99.0) for score in first)
+    work.score()
+    again = work.store.read_scores()
+    assert [s for s in again if s.attack == "none"] == [s for s in first if s.attack == "none"]
+    assert {s.z for s in again if s.attack != "none"} == {99.0}
+    assert work.store.results["attacked"] == [], "attacks on other texts than are scored now"
+    assert Attacker(work.scorer).run(["word-d:0.5"], plans) == 6
+    work.score()
+    assert work.store.read_scores() == first
+    assert len(work.store.results["attacked"]) == 1
 
 
 @pytest.mark.parametrize(

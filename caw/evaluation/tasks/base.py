@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeVar
 
 BadLines = Literal["error", "skip"]
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-SENTENCE_END = re.compile(r"[.!?](?=\s|$)|[。！？]|(?=\n)")
+# with what closes behind it: quotes, brackets, emphasis. An abbreviation ends a sentence too, which loses words only
+SENTENCE_END = re.compile(r"""[.!?][)\]}"'”’*_]*(?=\s|$)|[。！？]|(?=\n)""")
 T = TypeVar("T")
 
 

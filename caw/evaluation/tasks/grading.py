@@ -5,7 +5,8 @@ chain-of-thought-hub by the last number; both read MMLU's letter from "the answe
 and where nothing is stated the last number or the last letter in parentheses; `Graded.extraction` says which it was.
 
 `Graded.text` ends with the sentence that states the answer: a text that runs on behind it, because its mark disfavours
-an end, would be found by words that nobody asked for and that no grade sees.
+an end, would be found by words that nobody asked for and that no grade sees. Where no answer is stated nothing says how
+much was asked for, and the whole text counts.
 """
 
 from __future__ import annotations

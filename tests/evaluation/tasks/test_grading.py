@@ -45,6 +45,27 @@ def test_the_text_ends_with_the_sentence_of_its_answer() -> None:
     assert grade_number("The answer is 9 of 10.5 apples", "9").text == "The answer is 9 of 10.5 apples"
     assert grade_letter("The answer is (A). Thus, (A). q 4 q 5", "A").text == "The answer is (A)."
     assert grade_letter("The answer is (A)? Yes!", "A").text == "The answer is (A)?"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '"The answer is 9."',
+        "(The answer is 9.)",
+        "**The answer is 9.**",
+        "The answer is 9。",
+        "The answer is $9.",
+        "'The answer is 9 (nine).'",
+    ],
+)
+def test_what_closes_a_sentence_belongs_to_it(said: str) -> None:
+    assert grade_number(f"5 + 4.\n{said} More words. And 10.", "9").text == f"5 + 4.\n{said}"
+    assert grade_number(said, "9").text == said
+
+
+def test_without_a_stated_answer_the_whole_text_counts() -> None:
+    text = "It is 9. More words. Then 9 again"
+    assert grade_number(text, "9").text == text
     assert grade_number("so 9\n\nand 10 \n", "9").text == "so 9\n\nand 10"
     assert grade_letter(" So (B).\n\nThe answer is (A).\n\nQ", "A").text == " So (B).\n\nThe answer is (A)."
 
