@@ -83,7 +83,8 @@ def main_table(data: ReportData, task: str) -> Table:
     note = (
         "Accuracy with its 95 % interval. AUC and F1: marked texts against the same model's unmarked answers to the "
         "same questions; F1 on half of the questions, at the threshold that was best on the other half. TPR: at an "
-        "exact p-value of 0.01. Detectors read all tokens and know neither model nor prompt, whatever the policy."
+        "exact p-value of 0.01. Detectors read every token up to the end of the answer and know neither model nor "
+        "prompt, whatever the policy."
     )
     return Table(
         f"Accuracy and detection, {task}", ("", *(lead(m, n) for m in models for n in names)), tuple(rows), note
