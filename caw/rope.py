@@ -10,7 +10,8 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_limit(model: Any) -> int | None:
-    """Tokens beyond which every position of a text is turned otherwise than before; None where that never happens.
+    """Tokens beyond which every position of a text is turned otherwise than before; None where that never happens, 0
+    where the config does not say from which length on.
 
     Beyond it nothing that was read of a shorter text holds for a longer one, and transformers lets the longest text of
     a batch decide for all of them.

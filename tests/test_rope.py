@@ -27,6 +27,7 @@ def model(**config: Any) -> Any:
         ({"rope_scaling": {"type": "dynamic"}}, 100),  # as older configs say it
         ({"rope_parameters": LONG}, 40),
         ({"rope_parameters": {"rope_type": "longrope"}, "original_max_position_embeddings": 30}, 30),
+        ({"rope_parameters": {"rope_type": "longrope"}, "max_position_embeddings": None}, 0),
         ({"rope_parameters": {"full_attention": LONG, "sliding_attention": {"rope_type": "default"}}}, 40),
     ],
 )
