@@ -165,7 +165,7 @@ def generate(
         )
         if mark is not None:
             mark.check_strength(how.max_strength)
-        if mark is None and mark_eos is not None:
+        elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos need a watermark, got none; leave them out")
         settings = DecodeSettings(
             max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace,  # type: ignore[arg-type]

@@ -234,9 +234,8 @@ class Decoder:
     def _read_again(self, prompts: Sequence[Sequence[int]]) -> None:
         """Where the next token outgrows the first rotary embedding, everything before it has to be turned anew."""
         for row, slot in enumerate(self.slots if self.limit is not None else ()):
-            tokens = [*prompts[slot.index], *slot.tokens] if slot is not None else []
-            if len(tokens) == self.limit:
-                read_again(self.stepper.model, self.cache, row, tokens)
+            if slot is not None and len(prompts[slot.index]) + len(slot.tokens) == self.limit:
+                read_again(self.stepper.model, self.cache, row, [*prompts[slot.index], *slot.tokens])
 
     def _collect(
         self, result: StepResult, slots: Sequence[ActiveSequence | None], on_token: StopCheck | None
