@@ -70,6 +70,9 @@ def locate(text_or_ids: Any, detector: Detector) -> list[Region]:
     (ids,) = detector.ids_of([text_or_ids])
     (scored,) = detector.score([ids])
     spans = _character_spans(text_or_ids, detector) if isinstance(text_or_ids, str) else None
+    if spans:
+        # a prefix of ids was tokenised with the text and then left out: its characters go with it
+        spans = spans[len(spans) - len(ids) :]
     return [
         Region(start, end, spans[start][0] if spans else None, spans[end - 1][1] if spans else None, p)
         for start, end, p in find_regions(scored, detector.watermark, detector.fpr)

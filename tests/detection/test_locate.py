@@ -74,6 +74,33 @@ def test_character_spans() -> None:
     assert [int(w) for w in text[region.start_char : region.end_char].split()] == ids[region.start : region.end]
 
 
+class Characters:
+    """A tokenizer of one token a character, whose offsets count characters, not bytes."""
+
+    def __call__(self, text: Any, **options: Any) -> dict[str, Any]:
+        if isinstance(text, list):
+            return {"input_ids": [self(t)["input_ids"] for t in text]}
+        return {"input_ids": list(map(ord, text)), "offset_mapping": [(i, i + 1) for i in range(len(text))]}
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_character_spans_behind_a_prefix_of_ids(kind: Any) -> None:
+    """The spans were those of the text with its prefix, the tokens those without: places were off by the prefix."""
+    watermark, rng = KGW(key=1), np.random.default_rng(0)
+    ids = [0x4E00 + i for i in draw(watermark, [1], 100, 0, rng)]  # three bytes each
+    ids = draw(watermark, ids, 60, 0.9, rng)
+    prefix = "Frage: \u00e4\U0001f600? "
+    text = prefix + "".join(map(chr, ids))
+    detector = Detector(Characters(), watermark, prefix=kind([ord(c) for c in prefix]))
+    (region,) = locate(text, detector)
+    assert list(map(ord, text[region.start_char : region.end_char])) == ids[region.start : region.end]
+    (alone,) = locate(text[len(prefix) :], Detector(Characters(), watermark))
+    assert (region.start, region.end, region.p_value) == (alone.start, alone.end, alone.p_value)
+    assert (region.start_char, region.end_char) == (alone.start + len(prefix), alone.end + len(prefix))
+    (without,) = locate(text[len(prefix) :], detector)  # a text that does not begin with the prefix
+    assert without == alone
+
+
 def test_unmarked_texts_have_no_regions_at_the_promised_rate() -> None:
     rng = np.random.default_rng(2)
     false_alarms, count = 0, 300
