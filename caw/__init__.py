@@ -9,7 +9,7 @@ if not (Path(__file__).parent / "triton_kernels").exists() and (Path(__file__).p
 from caw.custom_generate import decode
 from caw.decoding.prompt_cache import PromptCache
 from caw.detection import DetectionResult, detect
-from caw.generate import GenerationOutput, generate, iter_generate
+from caw.entrance import GenerationOutput, generate, iter_generate
 from caw.models import load_model
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
 from caw.watermarks import EXP, KGW, SynthID, Unigram

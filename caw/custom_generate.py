@@ -15,7 +15,7 @@ from caw.decoding.prompts import fit_budget
 from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings, marks_eos
 from caw.decoding.slots import Decoder, candidate_slots
 from caw.decoding.state import DecodeState
-from caw.generate import check_policy, check_watermark, ended_on_error
+from caw.entrance import check_policy, check_watermark, ended_on_error
 from caw.policies import Policy
 from caw.watermarks import Watermark
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from caw.decoding.trace import SequenceTrace
 from caw.detection import DetectionResult, detect
-from caw.generate import generate
+from caw.entrance import generate
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.show import format_p, visible
 from caw.watermarks.green_list import GreenList

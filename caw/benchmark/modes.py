@@ -24,7 +24,7 @@ from transformers import LogitsProcessorList, WatermarkingConfig
 
 from caw.benchmark.models import Subject
 from caw.benchmark.timing import Call, Made, PreparationWatch
-from caw.generate import generate
+from caw.entrance import generate
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, Policy
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 

@@ -19,7 +19,7 @@ from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.decoding.prompts import encode_prompts, fit_budget
 from caw.decoding.settings import DecodeSettings, marks_eos
-from caw.generate import GenerationResult, iter_generate
+from caw.entrance import GenerationResult, iter_generate
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
 from caw.policies import Policy

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from caw.decoding.prompts import encode_prompts, fit_budget
-from caw.generate import GenerationResult, iter_generate
+from caw.entrance import GenerationResult, iter_generate
 
 
 def generate_every(

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.slots import vocabulary_size
+from caw.entrance import GenerationResult
 from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.every_prompt import generate_every
@@ -30,7 +31,6 @@ from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
-from caw.generate import GenerationResult
 from caw.models import load_model
 from caw.policies import CapacityPolicy, Policy
 from caw.watermarks import Watermark

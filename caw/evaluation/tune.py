@@ -19,11 +19,11 @@ import numpy as np
 from caw.decoding.prompts import encode_prompts
 from caw.detection import Detector
 from caw.detection.power import expected_power
+from caw.entrance import generate
 from caw.evaluator import Evaluator
 from caw.evaluator.labels import EncodedText
 from caw.evaluator.teacher import record_encoded
 from caw.evaluator.train import predict
-from caw.generate import generate
 from caw.policies import CapacityPolicy
 from caw.policies.capacity import CAPACITY_FLOOR
 from caw.watermarks import Watermark

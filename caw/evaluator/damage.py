@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from caw.entrance import generate
 from caw.evaluator.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS, token_log_probs
-from caw.generate import generate
 from caw.models import end_token_ids
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")

@@ -18,7 +18,7 @@ from cli.running import KEY, assert_refused, generate, read, write_prompts
 from tiny import tiny_tokenizer
 
 import caw
-from caw.generate import GenerationResult
+from caw.entrance import GenerationResult
 
 pytestmark = pytest.mark.usefixtures("environment")
 

@@ -50,7 +50,7 @@ def imported(folder: Path, **environment: str) -> subprocess.CompletedProcess[st
     # -S: an editable install would find the library of the checkout
     code = (
         f"import sys; sys.path[:] = {[str(folder), *(path for path in sys.path if path)]!r}\n"
-        "import caw.ops, caw.generate, torch\n"
+        "import caw.ops, caw.entrance, torch\n"
         "print(caw.ops.topk_softmax(torch.arange(5.0)[None], 2)[1].tolist())"
     )
     environ = {**os.environ, "CAW_EXT": "", **environment}
