@@ -1,17 +1,25 @@
-"""The progress bar: shown where somebody looks, and it says what is being prepared."""
+"""The progress bar: shown where somebody looks, and it says what is being done or prepared."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from caw.progress import DOING, GenerationProgress
+from caw.progress import DOING, Bar, GenerationProgress, watched
+
+PACKAGE = Path(__file__).parents[1] / "caw"
 
 
-def test_notes_replace_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    bar = GenerationProgress(3, enabled=True)
+
+
+def test_notes_replace_what_is_being_done(terminal: None) -> None:
+    bar = GenerationProgress(3)
     assert bar.bar is not None
     bar.note("before it is shown")  # a decoder may prepare early: nothing to show, nothing breaks
     with bar:
@@ -21,16 +29,43 @@ def test_notes_replace_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> No
         bar.note("")
         bar(7)
         task = bar.bar.tasks[0]
-        assert (task.description, task.completed, task.fields["tokens"]) == (DOING, 2, 12)
+        assert (task.description, task.completed, task.fields["detail"]) == (DOING, 2, "texts, 12 tokens")
+        bar.begin("generating the rest")
+        assert task.description == "generating the rest"
 
 
-@pytest.mark.parametrize(("total", "enabled", "terminal"), [(1, True, True), (3, False, True), (3, True, False)])
+def test_a_bar_without_tokens_counts_pieces(terminal: None) -> None:
+    with Bar(10, "attacking", "texts") as bar:
+        bar(pieces=4)
+        assert bar.bar is not None
+        task = bar.bar.tasks[0]
+        assert (task.completed, task.total, task.fields["detail"]) == (4, 10, "texts")
+
+
+def test_watched_gives_every_piece(terminal: None) -> None:
+    assert list(watched([1, 2, 3], "counting")) == [1, 2, 3]
+    assert list(watched(iter("ab"), "counting")) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("total", "enabled", "looked_at"), [(1, True, True), (3, False, True), (3, True, False)])
 def test_nothing_is_shown_otherwise(
-    total: int, enabled: bool, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    total: int, enabled: bool, looked_at: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: looked_at, raising=False)
     with GenerationProgress(total, enabled=enabled) as bar:
         bar(5)
         bar.note("capturing")
     assert bar.bar is None
     assert capsys.readouterr().err == ""
+
+
+def test_rich_is_imported_only_for_a_bar_that_is_shown() -> None:
+    code = "import sys, caw.progress as p; p.Bar(5, 'x'); sys.exit('rich' in sys.modules)"
+    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True).returncode == 0
+
+
+def test_there_is_one_progress_bar() -> None:
+    """Copies of it differed in what they showed and in where they stayed silent."""
+    users = [path for path in PACKAGE.rglob("*.py") if "rich.progress" in path.read_text(encoding="utf-8")]
+    assert users == [PACKAGE / "progress.py"]

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from caw.cli import options as opt
@@ -30,6 +29,7 @@ from caw.evaluator.labels import TEMPLATE, digest
 from caw.evaluator.pipeline import TRANSFORMS, fitted, labelled, obtain_positions, protect_line_ends, table_for
 from caw.evaluator.positions import Positions
 from caw.evaluator.train import TrainSettings
+from caw.progress import Bar
 
 evaluate = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 evaluate.command("attack")(evaluate_attack_command)
@@ -178,8 +178,13 @@ def _ablation(
 ) -> dict[str, ablation.Measured]:
     results: dict[str, ablation.Measured] = {}
     untrained = ablation.untrained(stored, ablation.Parts.of(stored))
-    with _bar(len(specs) * seeds) as advance:
-        for name, measured in ablation.ablate(stored, specs, seeds, settings, table, advance):
+    with Bar(len(specs) * seeds, "training") as bar:
+
+        def trained(name: str) -> None:
+            bar.begin(f"training {name.replace('_', ' ')}")
+            bar()
+
+        for name, measured in ablation.ablate(stored, specs, seeds, settings, table, trained):
             results[name] = measured
             with contextlib.suppress(ValueError):  # no variant yet that decoding can supply
                 write({"capacity": results[ablation.best_variant(results)], **results, **untrained})
@@ -207,17 +212,6 @@ def _folder(given: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="caw-positions-") as folder:
         yield Path(folder)
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[str], None]]:
-    if not sys.stderr.isatty():
-        yield lambda name: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("training", total=total)
-        yield lambda name: bar.update(task, advance=1, description=f"training {name.replace('_', ' ')}")
 
 
 def _show(results: Mapping[str, ablation.Measured]) -> None:

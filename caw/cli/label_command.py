@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from caw.cli import options as opt
@@ -28,6 +26,7 @@ from caw.evaluator.labelers.lexical import KINDS
 from caw.evaluator.labels import LabelledText, read_labels
 from caw.jsonl import JsonlWriter, recover
 from caw.models import load_model, load_tokenizer
+from caw.progress import Bar
 
 LABELERS = ("lexical", "counterfactual", "openai")
 LINE_START = b'{"dataset": '
@@ -148,7 +147,7 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
     """Label and write every document as soon as it is done; how many could not be (each reported)."""
     failed = done = 0
     try:
-        with _bar(len(todo)) as advance:
+        with Bar(len(todo), "labelling", "documents") as advance:
             for document, outcome in label_documents(marker, todo, workers):
                 if isinstance(outcome, LabelError):
                     failed += 1
@@ -235,17 +234,6 @@ def _confirm(cost: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise ValueError("the run must be confirmed, stdin is no terminal to ask at; add --yes")
     typer.confirm("Send these documents to the endpoint?", abort=True, err=True)
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Any]:
-    if total < 2 or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    columns = (TextColumn("labelling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("labelling", total=total)
-        yield lambda: bar.advance(task)
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,8 +16,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.slots import vocabulary_size
@@ -33,6 +30,7 @@ from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
 from caw.models import load_model
 from caw.policies import CapacityPolicy, Policy
+from caw.progress import Bar
 from caw.watermarks import Watermark
 
 RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds of bootstrap
@@ -123,7 +121,7 @@ class Runner:
         left = {plan: len(self.todo(plan)) for plan in _widest(plans)}
         total, made = sum(left.values()), 0
         self.store.write_config(self.config.text)
-        with Bar(total, enabled=self.progress) as bar:
+        with Bar(total, "loading", "texts", enabled=self.progress) as bar:
             for i, plan in enumerate(plans):
                 same = (p for p in plans[i + 1 :] if (p.model, p.task) == (plan.model, plan.task))
                 made += self.run_cell(plan, bar, again=any(left.get(p, 0) for p in same if p.name != plan.name))
@@ -141,7 +139,7 @@ class Runner:
         task, cell = self.config.tasks[plan.task], self.store.cell(plan.name)
         cell.begin(self.manifest(plan, loaded, mark, policy))
         run = self.store.keep_run(self.record(loaded))
-        bar.cell(plan.name)
+        bar.begin(plan.name)
         with cell.writer(self.shard.rank) as writer:
             for result in self.results(todo, task, loaded, mark, policy, bar, self.prompts(loaded, plan.task, again)):
                 line = asdict(answer_of(todo[result.index], result, task, run))
@@ -259,43 +257,3 @@ def answer_of(question: Question, result: GenerationResult, task: Task, run: str
         question.id, tuple(result.tokens), result.text, result.finish_reason, graded.answer, graded.correct,
         graded.text, round(marked, 6), round(changed, 6), graded.extraction, run, result.error,
     )  # fmt: skip
-
-
-class Bar:
-    """A bar over the texts of all cells, with the time that is left; nothing where stderr is no terminal."""
-
-    def __init__(self, total: int, *, enabled: bool) -> None:
-        self.bar: Progress | None = None
-        self.total, self.tokens = total, 0
-        if enabled and total and sys.stderr.isatty():
-            columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                TextColumn("texts, {task.fields[tokens]} tokens"), TimeElapsedColumn(), TimeRemainingColumn(),
-            )  # fmt: skip
-            # generations finish in bursts of a batch: a long window keeps the estimate steady
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600.0)
-        self.name = ""
-
-    def __enter__(self) -> Bar:
-        if self.bar is not None:
-            self.bar.start()
-            self.task = self.bar.add_task("loading", total=self.total, tokens=0)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def __call__(self, tokens: int) -> None:
-        self.tokens += tokens
-        if self.bar is not None:
-            self.bar.update(self.task, advance=1, tokens=self.tokens)
-
-    def cell(self, name: str) -> None:
-        self.name = name
-        self.note("")
-
-    def note(self, message: str) -> None:
-        """Say what is being prepared instead of the cell's name; "" = the name again."""
-        if self.bar is not None:
-            self.bar.update(self.task, description=message or self.name)

@@ -6,19 +6,15 @@ are made by `Record.from_logits`, features later by `FeatureSpec.assemble`: deco
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from caw.decoding.prefill import common_length
@@ -26,6 +22,7 @@ from caw.evaluator.features import MAX_PREVIOUS
 from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 from caw.evaluator.positions import Positions
 from caw.policies.entropy import entropy
+from caw.progress import Bar
 from caw.record import Record
 from caw.rope import rope_limit
 
@@ -88,7 +85,7 @@ def record_encoded(
     store = Positions.create(folder, ends - firsts, sum(len(c.key) for c in coded))
     _store_tokens(store, coded, firsts)
     order = sorted(range(len(coded)), key=lambda i: (len(coded[i].ids), i))
-    with _bar(len(coded), enabled=progress) as advance, torch.inference_mode():
+    with Bar(len(coded), "reading references", "documents", enabled=progress) as advance, torch.inference_mode():
         prefix = SharedPrefix.read(model, [c.ids[: first - 1] for c, first in zip(coded, firsts, strict=True)])
         lengths = [len(c.ids) - prefix.length for c in coded]
         for batch in _batches(order, lengths, batch_tokens, prefix.most_rows(batch_tokens)):
@@ -202,14 +199,3 @@ def _store_rows(store: Positions, logits: torch.Tensor, start: int, coded: Encod
         store.arrays["ids"][here] = record.ids.cpu().numpy()
         store.arrays["logsumexp"][here] = record.logsumexp.cpu().numpy()
         store.arrays["entropy"][here] = entropy(some).cpu().numpy()
-
-
-@contextlib.contextmanager
-def _bar(total: int, *, enabled: bool) -> Iterator[Callable[[], None]]:
-    if not enabled or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    columns = (TextColumn("reading references"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading references", total=total)
-        yield lambda: bar.advance(task)
