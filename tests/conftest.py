@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# a worker of pytest-xdist has one core to itself. Libraries count their threads when they are loaded, so this comes
+# first; processes that a test starts inherit it
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +28,7 @@ settings.load_profile("caw")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
 REQUIRE_GPU = os.environ.get("CAW_REQUIRE_GPU") == "1"
 
 
@@ -32,11 +38,70 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         (pytest.fail if REQUIRE_GPU else pytest.skip)("needs CUDA")
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """How many token lists were compared, and each that differed where the decision was within the table's margin."""
-    compared = sys.modules.get("decoding.brute_force")
-    if compared is not None and compared.COMPARED:
-        total, differed = len(compared.COMPARED), compared.DIFFERED
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers of `-n auto`: the cores this process may use; beyond eight only the demo model's tests are waited for."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run of serial tests alone imports no file that has none of them."""
+    serial = config.option.markexpr.split(" ")[0] == "serial"
+    return True if serial and collection_path.is_file() and "mark.serial" not in collection_path.read_text() else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under pytest-xdist: what one worker must do alone, and the longest first, so that no worker ends alone."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    groups = [_group(item) for item in items]
+    for item, group in zip(items, groups, strict=True):
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+    seconds: dict[str, float] = {}
+    for item, group in zip(items, groups, strict=True):
+        seconds[group or item.nodeid] = seconds.get(group or item.nodeid, 0) + _seconds(item)
+    order = sorted(range(len(items)), key=lambda i: -seconds[groups[i] or items[i].nodeid])
+    items[:] = [items[i] for i in order]
+
+
+def _group(item: pytest.Item) -> str:
+    """The demo model is loaded once, and so is what a module shares; other tests go to any worker."""
+    fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    if "demo" in fixtures:
+        return "demo"
+    shared = any(definitions[-1].scope in ("module", "class", "package") for definitions in fixtures.values())
+    return item.nodeid.split("::")[0] if shared else ""
+
+
+def _seconds(item: pytest.Item) -> float:
+    """About how long a test takes: `@pytest.mark.slow(seconds=20)`."""
+    slow = item.get_closest_marker("slow")
+    return 0.1 if slow is None else slow.kwargs.get("seconds", 5)
+
+
+def _compared() -> tuple[int, list[str]]:
+    """How many token lists this process compared, and each that differed where the decision was within its margin."""
+    module = sys.modules.get("decoding.brute_force")
+    return (0, []) if module is None else (len(module.COMPARED), module.DIFFERED)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its comparisons to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["compared"] = _compared()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash.setdefault(WORKERS, []).append(getattr(node, "workeroutput", {}).get("compared", (0, [])))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The comparisons of this process and of all workers."""
+    every = [_compared(), *config.stash.get(WORKERS, [])]
+    total, differed = sum(count for count, _ in every), [line for _, lines in every for line in lines]
+    if total:
         terminalreporter.write_line(f"equal tokens: {total} comparisons, {len(differed)} within their margin")
         for line in differed:
             terminalreporter.write_line(f"  {line}")

@@ -124,6 +124,7 @@ def test_a_mode_of_others_that_fails_is_a_row_with_its_error(monkeypatch: pytest
     assert [row.get("error") for row in found["rows"]] == [None, "NotImplementedError: no compiler"]
 
 
+@pytest.mark.serial
 @pytest.mark.slow
 def test_memory_is_that_of_a_process_that_did_nothing_else() -> None:
     found = run(replace(SMALL, modes=("kgw+caw",), memory=True, rounds=1))

@@ -143,6 +143,7 @@ def test_packed_attention_is_the_rectangle_of_those_rows(extra: str, dtype: torc
     assert bool((off <= tolerance("float32").peak * expected.float().square().mean().sqrt() + 1e-30).all())
 
 
+@pytest.mark.serial
 def test_attention_does_not_depend_on_batch_or_threads() -> None:
     case = attention_case((3, 6, 2, 2, 64, 1500), torch.float32)
     whole = ops.sibling_attention(**case)
@@ -261,6 +262,7 @@ def test_commit_kv(dtype: torch.dtype) -> None:
     assert torch.equal(mine[0].float().nan_to_num(), before.float().nan_to_num())
 
 
+@pytest.mark.serial
 def test_eight_threads_get_the_same_results() -> None:
     logits = torch.randn(4, 20_000)
     case = attention_case((2, 6, 2, 2, 64, 700), torch.bfloat16)

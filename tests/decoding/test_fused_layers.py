@@ -121,6 +121,7 @@ def test_a_hook_is_called_in_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) == 2 * 7 and after == before * 2 // 3  # a prefill and six steps, twice; two of three layers fused
 
 
+@pytest.mark.serial
 def test_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several threads may generate with one model: right texts, and a model that is its own afterwards."""
     for name in ("llama", "gpt2"):

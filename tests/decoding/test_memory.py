@@ -34,6 +34,7 @@ def test_sizes(given: Any, expected: int) -> None:
     assert memory_budget(given, CPU) == expected
 
 
+@pytest.mark.serial
 def test_shares_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (free_memory(CPU) or 0) > 1 << 20
     monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
@@ -43,6 +44,7 @@ def test_shares_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_budget(None, CPU) is None, "a system that does not say sets no limit"
 
 
+@pytest.mark.serial
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "CONTAINER", tmp_path)
     host = free_memory(CPU)
@@ -64,6 +66,7 @@ def test_batches_that_fit() -> None:
         fitting_batch(8, needs, 1099)
 
 
+@pytest.mark.serial
 def test_a_share_may_be_text() -> None:
     cpu = torch.device("cpu")
     whole, half = memory_budget("1.0", cpu), memory_budget("0.5", cpu)
