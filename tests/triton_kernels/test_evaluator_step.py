@@ -74,14 +74,17 @@ def test_extra_inputs(device, columns, strided):
     from caw.triton_kernels.evaluator_step import evaluator_step
 
     spec, rule = FeatureSpec(1, 1, 37), RULES.index("top_k")
-    evaluator = network(spec, 24)
-    wide = torch.randn(24, spec.size + columns) / 5
-    weights = [torch.randn(spec.size + columns), torch.rand(spec.size + columns) + 0.5, wide, *evaluator.weights()[3:]]
+    probs = records(5, 3)
     extra = torch.randn(5, 2 * columns)[:, :columns] if strided else torch.randn(5, columns)
-    arguments = [records(5, 3), weights, *ladder(5, 4, rule), torch.full((5,), -1), torch.rand(5), torch.rand(5),
+    inputs = torch.cat([ref.features_ref(probs, 37, 1), extra], dim=1)
+    # standardised as in training: a capacity far from every theta is as good as 0, and its size is that of its rounding
+    first = [inputs.mean(0), inputs.std(0) + 0.5, torch.randn(24, inputs.shape[1]) / inputs.shape[1] ** 0.5 * 5]
+    weights = [*first, *network(spec, 24).weights()[3:]]
+    arguments = [probs, weights, *ladder(5, 4, rule), torch.full((5,), -1), torch.rand(5), torch.rand(5),
                  37, 1, 0.9, 1.5, rule, 10.0]  # fmt: skip
     actual = evaluator_step(*(move(device, x) for x in [*arguments, extra]))
     expected = ref.evaluator_step_ref(*arguments, extra)
+    assert expected[0].min() > 1e-3 and expected[0].max() - expected[0].min() > 0.1
     assert_close(actual[0], expected[0], "evaluator")
     assert torch.equal(actual[2].cpu(), expected[2])
     with_other = ref.evaluator_step_ref(*arguments, extra + 1)
