@@ -4,7 +4,7 @@
     python benchmarks/bench_generate.py gpu            (hours: all shapes, batches and prompts of the paper's figure)
     python benchmarks/bench_generate.py gpu --only llama-2-7b_quick
 
-How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json and .png.
+How it is measured: `caw benchmark --help` and caw/benchmark. A run writes FOLDER/generate_NAME.json and .svg.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measure(name: str, settings: BenchmarkSettings, folder: Path | None) -> dict
     if folder is not None:
         path = folder / f"generate_{name}.json"
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        plot(found, path.with_suffix(".png"))
+        plot(found, path.with_suffix(".svg"))
     return found
 
 

@@ -69,7 +69,7 @@ def main() -> None:
         print(f"{name:28s} uniform p {[f'{r.uniform_p:.3f}' for r in reports]}", flush=True)
         if options.plots:
             options.plots.mkdir(exist_ok=True)
-            plot_qq(reports, options.plots / f"null_{name.replace(',', '').replace(' ', '_').lower()}.png")
+            plot_qq(reports, options.plots / f"null_{name.replace(',', '').replace(' ', '_').lower()}.svg")
     if options.out:
         about = {
             "texts": len(texts),

@@ -1,6 +1,6 @@
 """Time of a step against prefix length, candidates, batch and vocabulary, beside the least that the machine allows.
 
-    python benchmarks/bench_scaling.py [--axes prefix candidates ...] [--rounds 7] [--out r.json] [--plot r.png]
+    python benchmarks/bench_scaling.py [--axes prefix candidates ...] [--rounds 7] [--out r.json] [--plot r.svg]
     python benchmarks/bench_scaling.py --shapes llama-2-7b --dtype float16 --longest 16384   (on a GPU)
 
 A step is one forward of C candidates a sequence behind the prefix, the record of the original's row, and the commit.
@@ -39,6 +39,7 @@ from caw.decoding.cuda_graph import CapturedStep
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.linear import SmallLinears
 from caw.decoding.prefill import prefill
+from caw.figure_files import save_figure
 from caw.record import Record
 
 START = 128  # tokens of prefix where it is not what varies
@@ -282,7 +283,7 @@ def plot(rows: Sequence[dict[str, Any]], fits: Sequence[dict[str, Any]], path: P
             panel.plot(x, [row["floor_ms"] for row in own], ls="--", color=color)
         panel.set(xlabel=axis, ylabel="ms a step (dashed: floor)", ylim=(0, None))
         panel.legend(fontsize=7)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def show(rows: Sequence[dict[str, Any]], fits: Sequence[dict[str, Any]]) -> None:

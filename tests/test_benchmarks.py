@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,7 +66,7 @@ def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
         replayed = found[f"test_generate[smoke-{row['mode']}-b1-p9]"]
         assert replayed["stats"]["median"] == pytest.approx(row["ms_per_token"]["median"] / 1e3, rel=1e-6)
         assert replayed["extra_info"]["ratio"] == row["ratio"] and replayed["stats"]["rounds"] == 2
-    assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.png").is_file()
+    assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.svg").is_file()
 
 
 @pytest.mark.slow
@@ -270,6 +272,22 @@ def test_tables_of_the_readme_come_from_results(monkeypatch: pytest.MonkeyPatch,
     assert tables.filled(before, FOLDER / "results") == before  # run benchmarks/tables.py where this fails
     with pytest.raises(ValueError, match="'stages' with its end, found 0"):
         tables.filled(before.replace("<!-- stages -->", ""), tmp_path)
+
+
+def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every committed SVG has a file it is drawn from, and every such file its SVG."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    figures = importlib.import_module("figures")
+    results = FOLDER / "results"
+    with_figure = {path.stem for pattern in figures.FIGURES for path in results.glob(pattern)}
+    assert with_figure == {path.stem for path in results.glob("*.svg")} and "scaling" in with_figure
+    for name in ("generate_cpu_long", "scaling", "evaluator_ablation_qwen2.5-coder-1.5b"):
+        shutil.copy(results / f"{name}.json", tmp_path)
+    made = figures.draw(tmp_path)
+    assert [path.stem for path in made] == ["generate_cpu_long", "scaling", "evaluator_ablation_qwen2.5-coder-1.5b"]
+    for path in made:  # the letters are the same whatever matplotlib's version
+        words = [re.findall(r">([^<>\n]+)</text>", file.read_text()) for file in (path, results / path.name)]
+        assert words[0] == words[1] and len(words[0]) > 20
 
 
 def test_tokens_lost_by_tokenising_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.benchmark.cases import names_of
+from caw.figure_files import save_figure
 
 LOOK_AHEAD = "+caw"
 
@@ -19,8 +20,8 @@ def require_matplotlib() -> None:
 
 
 def plot(found: Mapping[str, Any], path: str | Path) -> None:
-    """An image file of a run: time and memory of the first case's modes over plain; where there are several batch sizes
-    or candidate slots, their overhead too.
+    """A figure of a run as a file: time and memory of the first case's modes over plain; where there are several batch
+    sizes or candidate slots, their overhead too.
 
     Raises ImportError where matplotlib is missing.
     """
@@ -41,7 +42,7 @@ def plot(found: Mapping[str, Any], path: str | Path) -> None:
         f"{found['machine'].get('gpu') or found['machine']['cpu']}",
         fontsize=9,
     )
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def bars(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -55,7 +55,7 @@ def benchmark(
     beta: Annotated[float, _option(opt.POLICY, "Strength where a token has no importance.")] = 1.0,
     evaluator: opt.EvaluatorName = None,
     json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was measured.", "--json")] = None,
-    plot_file: Annotated[Path | None, _option(OUTPUT, "Image file: bars of time and memory.", "--plot")] = None,
+    plot_file: Annotated[Path | None, _option(OUTPUT, "SVG or image file: bars of time and memory.", "--plot")] = None,
     compare_file: Annotated[
         Path | None, _option(OUTPUT, "A saved run: show what changed by more than its noise.", "--compare")
     ] = None,
@@ -74,7 +74,7 @@ def benchmark(
     Examples:
 
     - caw benchmark --dtype float32 --threads 1
-    - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.png
+    - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
     - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     """

@@ -92,7 +92,7 @@ def detect(
     null: Annotated[
         str | None, _option(REPORT, "JSONL of unmarked texts: measure false positives of the key.", "--null-report")
     ] = None,
-    qq: Annotated[Path | None, _option(REPORT, "Image file for the QQ plot of --null-report.", "--qq")] = None,
+    qq: Annotated[Path | None, _option(REPORT, "SVG or image file for the QQ plot of --null-report.", "--qq")] = None,
     power: Annotated[str | None, _option(REPORT, "JSONL of marked texts: share found by length.", "--power")] = None,
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
@@ -109,7 +109,7 @@ def detect(
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
     - caw detect --input out.jsonl --field tokens
     - caw detect --tokenizer smollm2-135m --config candidates.yaml essay.txt
-    - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.png
+    - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     """
     with user_errors():
         marks = _watermarks(

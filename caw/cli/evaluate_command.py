@@ -69,7 +69,7 @@ class Output:
         if self.table:
             self.table.write_text(ablation.as_markdown(results, about))
         if self.plot and last:
-            ablation.plot(results, self.plot)
+            ablation.plot(ablation.as_json(results), self.plot)
 
 
 @evaluate.command("evaluator")
@@ -105,7 +105,7 @@ def evaluate_evaluator_command(
     max_epochs: Annotated[int, _option(TRAINING, "Of each training.", min=1)] = ablation.QUICK.max_epochs,
     json_file: Annotated[Path | None, _option(OUTPUT, "Figures of every evaluator.", "--json")] = None,
     table: Annotated[Path | None, _option(OUTPUT, "Markdown table with intervals, and how it was made.")] = None,
-    plot: Annotated[Path | None, _option(OUTPUT, "Image file of the figures.")] = None,
+    plot: Annotated[Path | None, _option(OUTPUT, "SVG or image file of the figures.")] = None,
     dtype: opt.DType = "float32",
     device: opt.Device = None,
     threads: opt.Threads = None,
@@ -120,7 +120,7 @@ def evaluate_evaluator_command(
 
     Examples:
 
-    - caw evaluate evaluator --model smollm2-135m --labels labels.jsonl --data-dir data --json out.json --plot out.png
+    - caw evaluate evaluator --model smollm2-135m --labels labels.jsonl --data-dir data --json out.json --plot out.svg
     - caw evaluate evaluator --model smollm2-135m --evaluator my.safetensors --labels new.jsonl --data-dir data
     """
     with user_errors():

@@ -19,21 +19,22 @@ def evaluate_report_command(
         Path | None, typer.Option(help="Folder of benchmark results (JSON), for the latency table.")
     ] = None,
     title: Annotated[str, typer.Option(help="Heading of the report.")] = "Watermarks: accuracy and detection",
+    page: Annotated[bool, typer.Option(help="Write index.html too, one page that needs nothing else.")] = True,
 ) -> None:
     """Write the tables and figures of an evaluation.
 
     Accuracy and detection of every policy (the paper's Table 1), their trade-off, robustness under attacks, perplexity
-    with p-values, latency: report.md with figures/*.png and *.svg, and index.html, one page that needs nothing else.
+    with p-values, latency: report.md with figures/*.svg, and index.html.
     A run that is not finished gives what it has; the report begins with what is missing.
 
     Examples:
 
     - caw evaluate report runs/first --output report
-    - caw evaluate report published --output report --benchmarks benchmarks/results
+    - caw evaluate report published --output published --no-page
     """
     with user_errors():
         data = read_report_data(run_folder, benchmarks)
         for line in data.missing:
             complain(f"missing: {line}")
-        write_report(data, output, title)
-        complain(f"wrote {output / 'report.md'} and {output / 'index.html'}")
+        write_report(data, output, title, page=page)
+        complain(f"wrote {output / 'report.md'}" + f" and {output / 'index.html'}" * page)

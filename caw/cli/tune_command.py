@@ -65,7 +65,7 @@ def tune_command(
     temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the sampling.", rich_help_panel=opt.DECODING)] = 0,
     json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was found.", "--json")] = None,
-    plot_file: Annotated[Path | None, _option(OUTPUT, "Image file of the curve.", "--plot")] = None,
+    plot_file: Annotated[Path | None, _option(OUTPUT, "SVG or image file of the curve.", "--plot")] = None,
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
@@ -81,7 +81,7 @@ def tune_command(
     Examples:
 
     - caw tune --model smollm2-135m --input prompts.jsonl --chat --protect 0.6
-    - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3 --plot curve.png
+    - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3 --plot curve.svg
     - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
     """
     with user_errors():

@@ -21,6 +21,7 @@ from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
+from caw.figure_files import save_figure
 from caw.watermarks import SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -146,7 +147,7 @@ def _step(watermark: Watermark) -> float:
 
 
 def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
-    """Write a QQ plot of the p-values of one or more reports (log scales, diagonal = promised) to an image file.
+    """Write a QQ plot of the p-values of one or more reports (log scales, diagonal = promised) to a file.
 
     Raises ImportError where matplotlib is missing.
     """
@@ -165,4 +166,4 @@ def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
     axes.plot([least, 1], [least, 1], color="black", lw=0.8, ls="--", label="promised")
     axes.set(xscale="log", yscale="log", xlabel="promised: share of texts", ylabel="p-value", title="unmarked texts")
     axes.legend(fontsize=7)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)

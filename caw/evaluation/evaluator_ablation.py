@@ -23,6 +23,7 @@ from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import Positions
 from caw.evaluator.token_classes import CLASSES
 from caw.evaluator.train import TrainSettings, fit, predict
+from caw.figure_files import save_figure
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
 WINDOWS = {
@@ -183,8 +184,13 @@ def _decodable(spec: FeatureSpec) -> bool:
 
 
 def as_json(results: Mapping[str, Measured]) -> dict[str, Any]:
-    """{"evaluators": {name: the five FIGURES, means over seeds}}."""
-    return {"evaluators": {name: {f: m.mean(f) for f in FIGURES} for name, m in results.items()}}
+    """{"evaluators": {name: the five FIGURES, means over seeds}}; where there are several seeds also "half_widths":
+    half of the intervals of these means, of what was trained."""
+    found: dict[str, Any] = {"evaluators": {name: {f: m.mean(f) for f in FIGURES} for name, m in results.items()}}
+    trained = {name: {f: m.half_width(f) for f in FIGURES} for name, m in results.items() if len(m.rows) > 1}
+    if trained:
+        found["half_widths"] = {n: {f: round(w or 0.0, 4) for f, w in own.items()} for n, own in trained.items()}
+    return found
 
 
 def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> str:
@@ -232,8 +238,10 @@ def about_run(
     return about
 
 
-def plot(results: Mapping[str, Measured], path: str | Path) -> None:
-    """Bars of AUROC, average precision and F1 of each evaluator, intervals over seeds as whiskers, to an image file.
+def plot(found: Mapping[str, Any], path: str | Path) -> None:
+    """Bars of AUROC, average precision and F1 of each evaluator, intervals over seeds as whiskers, to a file.
+
+    found: what `as_json` gives.
 
     Raises ImportError where matplotlib is missing.
     """
@@ -242,18 +250,19 @@ def plot(results: Mapping[str, Measured], path: str | Path) -> None:
     except ModuleNotFoundError as error:
         raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[eval]'`") from error
     shown = ("auroc", "average_precision", "f1")
-    figure = Figure(figsize=(8, 0.45 * len(results) + 1.5), layout="constrained")
+    means, widths = found["evaluators"], found.get("half_widths", {})
+    figure = Figure(figsize=(8, 0.45 * len(means) + 1.5), layout="constrained")
     axes = figure.add_subplot()
-    place = np.arange(len(results))[::-1]
+    place = np.arange(len(means))[::-1]
     for i, name in enumerate(shown):
-        errors = [m.half_width(name) or 0.0 for m in results.values()]
+        errors = [widths.get(evaluator, {}).get(name, 0.0) for evaluator in means]
         axes.barh(
-            place - 0.27 * (i - 1), [m.mean(name) for m in results.values()], 0.25, xerr=errors,
+            place - 0.27 * (i - 1), [m[name] for m in means.values()], 0.25, xerr=errors,
             label=name.replace("_", " ").replace("auroc", "AUROC").replace("f1", "F1"),
         )  # fmt: skip
-    axes.set_yticks(place, [name.replace("_", " ") for name in results])
+    axes.set_yticks(place, [name.replace("_", " ") for name in means])
     axes.set(xlim=(0.45, 1.0), xlabel="held-out documents")
     axes.legend(fontsize=8, loc="lower right")
     axes.grid(axis="x", lw=0.4)
     axes.set_axisbelow(True)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""`caw evaluate report`: tables and figures of a run, as Markdown with PNG and SVG, and as one HTML page."""
+"""`caw evaluate report`: tables and figures of a run, as Markdown with SVG, and as one HTML page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from caw.evaluation import report_plots as plots
 from caw.evaluation import report_tables as tables
 from caw.evaluation.report_data import ReportData, robustness
 from caw.evaluation.report_tables import Table
+from caw.figure_files import save_figure
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1d1f; --soft: #63676e; --line: #d9dce1; --paper: #fff; --card: #f7f8fa; }
@@ -82,22 +83,30 @@ def _drawn(name: str, figure: Any | None) -> tuple[tuple[str, Any], ...]:
 
 
 def write_report(
-    data: ReportData, output: str | Path, title: str = "Evaluation", wrote: Callable[[Path], None] = lambda path: None
+    data: ReportData,
+    output: str | Path,
+    title: str = "Evaluation",
+    wrote: Callable[[Path], None] = lambda path: None,
+    *,
+    page: bool = True,
 ) -> None:
-    """Write report.md, index.html, and figures/NAME.png and .svg into `output`, which is made; replaces what is there.
+    """Write report.md and figures/NAME.svg into `output`, which is made, and with `page` index.html, which has the
+    figures in it; replaces what is there.
 
-    Deterministic but for the PNG files of different matplotlib versions. Raises ImportError without matplotlib, OSError
-    where the folder cannot be written.
+    Deterministic for a matplotlib version, report.md for all. Raises ImportError without matplotlib, OSError where the
+    folder cannot be written.
     """
     folder = Path(output)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     made = [section for section in sections(data) if not section.empty]
     for section in made:
         for name, figure in section.figures:
-            figure.savefig(folder / "figures" / f"{name}.png", dpi=150)
-            _write(folder / "figures" / f"{name}.svg", plots.svg(figure, name, inline=False), wrote)
-    _write(folder / "report.md", _markdown(title, made), wrote)
-    _write(folder / "index.html", _page(title, made), wrote)
+            path = folder / "figures" / f"{name}.svg"
+            save_figure(figure, path)
+            wrote(path)
+    _write(folder / "report.md", markdown(title, made), wrote)
+    if page:
+        _write(folder / "index.html", _page(title, made), wrote)
 
 
 def _write(path: Path, text: str, wrote: Callable[[Path], None]) -> None:
@@ -105,14 +114,15 @@ def _write(path: Path, text: str, wrote: Callable[[Path], None]) -> None:
     wrote(path)
 
 
-def _markdown(title: str, made: list[Section]) -> str:
+def markdown(title: str, made: list[Section]) -> str:
+    """The text of report.md."""
     parts = [f"# {title}"]
     for section in made:
         parts.append(f"## {section.title}")
         code = "`" if section.title == "Commands" else ""
         parts += ["\n".join(f"- {code}{line}{code}" for line in section.lines)] if section.lines else []
         parts += [table.markdown().rstrip() for table in section.tables if table.rows]
-        parts += [f"![{section.title}](figures/{name}.png)" for name, _ in section.figures]
+        parts += [f"![{section.title}](figures/{name}.svg)" for name, _ in section.figures]
         parts += [section.caption] if section.caption and section.figures else []
     return "\n\n".join(parts) + "\n"
 
@@ -127,7 +137,7 @@ def _page(title: str, made: list[Section]) -> str:
         body += [table.html() for table in section.tables if table.rows]
         for name, figure in section.figures:
             label = escape(f"{section.title}; the tables hold the numbers")
-            drawing = plots.svg(figure, name, inline=True).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+            drawing = plots.inline_svg(figure, name).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
             body.append(f"<figure>{drawing}</figure>")
         if section.caption and section.figures:
             body.append(f'<p class="soft">{escape(section.caption)}</p>')

@@ -6,7 +6,6 @@ and one marker a kind, so that figures read in grey too.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from caw.evaluation.perplexity import box
 from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
 from caw.evaluation.report_tables import comparisons, p_value
+from caw.figure_files import svg_text
 
 COLOURS = {NONE: "#7a7f87", "fixed": "#d55e00", "entropy": "#009e73", "logit_delta": "#cc79a7", "capacity": "#0072b2"}
 MARKERS = {"fixed": "s", "entropy": "^", "logit_delta": "D", "capacity": "o"}
@@ -205,30 +205,13 @@ def latency_plot(data: ReportData) -> Any | None:
     return figure
 
 
-def svg(figure: Any, name: str, *, inline: bool) -> str:
-    """The figure as SVG text, the same for the same figure.
-
-    inline: for an HTML page: no background, and the page's own text colour (`currentColor`) for lines and letters.
-    """
-    from matplotlib import rc_context
-
-    out = io.StringIO()
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}
-    with rc_context(settings):
-        if inline:
-            _recolour(figure)
-        figure.savefig(out, format="svg", transparent=inline, metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    if not inline:
-        return text
+def inline_svg(figure: Any, name: str) -> str:
+    """The figure as SVG text for an HTML page: no background, and the page's own text colour (`currentColor`) for lines
+    and letters. Changes the figure's colours."""
+    _recolour(figure)
+    text = svg_text(figure, name, transparent=True)
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    text = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
-    )
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    # names that nothing refers to are the same in every drawing, and a page must not have a name twice
-    used = set(re.findall(r"#([\w.-]+)", text))
-    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    return re.sub(r"<svg[^>]*>", lambda tag: re.sub(r' (?:width|height)="[^"]*"', "", tag[0]), text, count=1)
 
 
 def _recolour(figure: Any) -> None:

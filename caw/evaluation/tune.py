@@ -24,6 +24,7 @@ from caw.evaluator import Evaluator
 from caw.evaluator.labels import EncodedText
 from caw.evaluator.teacher import record_encoded
 from caw.evaluator.train import predict
+from caw.figure_files import save_figure
 from caw.policies import CapacityPolicy
 from caw.policies.capacity import CAPACITY_FLOOR
 from caw.watermarks import Watermark
@@ -205,7 +206,7 @@ def encode(model: Any, tokenizer: Any, prompts: Sequence[str], *, chat: bool = F
 
 
 def plot(tuned: Tuned, path: str | Path) -> None:
-    """Share of protected tokens and power over theta (over beta where that was chosen), to an image file.
+    """Share of protected tokens and power over theta (over beta where that was chosen), to a file.
 
     Raises ImportError where matplotlib is missing.
     """
@@ -230,4 +231,4 @@ def plot(tuned: Tuned, path: str | Path) -> None:
         axes.plot(place, [p.found or 0.0 for p in tried], marker="x", ls="", label="found among these texts")
     axes.set(ylabel="share", ylim=(-0.02, 1.02))
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)

@@ -56,7 +56,7 @@ def run(setup: tuple[str, Path, Path], labels: str, *arguments: str) -> Any:
 
 
 def test_ablation_on_known_labels(setup: tuple[str, Path, Path], tmp_path: Path) -> None:
-    out, table, plot = (tmp_path / name for name in ("out.json", "out.md", "out.png"))
+    out, table, plot = (tmp_path / name for name in ("out.json", "out.md", "out.svg"))
     done = run(
         setup, "toy.jsonl", "--evaluator", str(setup[2]), "--positions", str(setup[1] / "stored"), "--seeds", "2",
         "--transforms", "log", "--window", "no_context", "--max-epochs", "2",
@@ -64,13 +64,14 @@ def test_ablation_on_known_labels(setup: tuple[str, Path, Path], tmp_path: Path)
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     found = json.loads(out.read_text())
-    assert list(found) == ["evaluators"]
+    assert list(found) == ["evaluators", "half_widths"]
     names = ["no_context_log", "no_context_log_classes", "entropy", "logit_delta", "all_tokens_key"]
     assert set(found["evaluators"]) == {"capacity", "given", *names}
     assert all(set(figures) == set(FIGURES) for figures in found["evaluators"].values())
     assert found["evaluators"]["capacity"] in [found["evaluators"][n] for n in names[:2]]
     assert "±" in table.read_text() and "2 seeds a variant" in table.read_text() and "capacity" in done.stdout
-    assert plot.stat().st_size > 5000
+    assert set(found["half_widths"]) == {"capacity", *names[:2]}
+    assert plot.read_text().startswith("<?xml") and "no context log classes" in plot.read_text()
 
 
 def test_labels_that_training_never_saw_are_only_evaluated(setup: tuple[str, Path, Path], tmp_path: Path) -> None:

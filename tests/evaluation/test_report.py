@@ -20,7 +20,7 @@ from caw.cli import app
 from caw.evaluation.quality import MEASURES
 from caw.evaluation.report import write_report
 from caw.evaluation.report_data import ReportData, Setting, read_report_data, robustness, setting_of_cell
-from caw.evaluation.report_plots import INK, robustness_plot, svg
+from caw.evaluation.report_plots import INK, inline_svg, robustness_plot
 from caw.evaluation.report_tables import (
     Table,
     comparisons,
@@ -225,11 +225,10 @@ def test_whole_report(small: Store, tmp_path: Path) -> None:
     assert "What is missing" not in text
     assert "| whole, batch 1, prompt 64 | m | 1 | bfloat16 | exp+caw C=4 | 1.200 [1.10, 1.30] | 1.020 | 50.0 |" in text
     assert "| b2 | m | 2 | float32 | KGW + CAW | 1.070 [0.97, 1.17] | – | 9.0 |" in text
-    images = re.findall(r"\]\((figures/[^)]*\.png)\)", text)
-    assert len(images) == 4
+    images = re.findall(r"\]\((figures/[^)]*)\)", text)
+    assert len(images) == 4 and {Path(image).name for image in images} == {p.name for p in folder.glob("figures/*")}
     for image in images:
-        assert (folder / image).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and (folder / image).stat().st_size > 8000
-        ElementTree.fromstring((folder / image).with_suffix(".svg").read_text())
+        ElementTree.fromstring((folder / image).read_text())
     html = (folder / "index.html").read_text()
     page = Page()
     page.feed(html)
@@ -243,7 +242,7 @@ def test_whole_report(small: Store, tmp_path: Path) -> None:
 
 def test_same_drawing_twice(small: Store) -> None:
     made = read_report_data(small.path)
-    one, two = (svg(robustness_plot(made, robustness(made), TASK), "name", inline=True) for _ in range(2))
+    one, two = (inline_svg(robustness_plot(made, robustness(made), TASK), "name") for _ in range(2))
     assert one == two and 'id="' in one
 
 

@@ -1,0 +1,57 @@
+"""Figures as files: small SVG that is the same for the same figure, or an image where the name asks for one."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+DPI = 150  # of images
+FONTS = ["DejaVu Sans"]  # one name: matplotlib writes the whole list into every text
+GEOMETRY = re.compile(r' (?:d|x|y|width|height|viewBox|transform)="[^"]*"')
+LONG_NUMBER = re.compile(r"-?[0-9]+\.[0-9]{3,}")
+NO_TURN = re.compile(r' transform="rotate\(-?0 [^"]*\)"')
+
+
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Write a matplotlib figure; the name's ending says what: .svg as `svg_text` makes it, else what matplotlib knows.
+
+    Raises ValueError for an ending that matplotlib does not know, OSError where the file cannot be written.
+    """
+    place = Path(path)
+    if place.suffix.lower() == ".svg":
+        place.write_text(svg_text(figure, place.stem), encoding="utf-8")
+    else:
+        figure.savefig(place, dpi=DPI)
+
+
+def svg_text(figure: Any, name: str, *, transparent: bool = False) -> str:
+    """The figure as SVG text without a date, with letters as text; deterministic for one matplotlib version.
+
+    name: makes the ids inside differ from another figure's, so that two may stand on one page.
+    """
+    from matplotlib import rc_context
+
+    out = io.StringIO()
+    settings: Any = {
+        "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "font.sans-serif": FONTS,
+    }  # fmt: skip
+    with rc_context(settings):
+        figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None, "Creator": None})
+    return compact(out.getvalue())
+
+
+def compact(text: str) -> str:
+    """The same drawing in fewer bytes: numbers to a hundredth of a point, no metadata, no indents, no unused ids."""
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", NO_TURN.sub("", text), flags=re.S)
+    text = GEOMETRY.sub(lambda found: LONG_NUMBER.sub(_short, found[0]), text)
+    used = set(re.findall(r"#([\w.-]+)", text))
+    # names that nothing refers to are the same in every drawing, and a page must not have a name twice
+    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    return re.sub(r"\n\s+", "\n", text)
+
+
+def _short(number: re.Match[str]) -> str:
+    rounded = f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+    return "0" if rounded == "-0" else rounded
