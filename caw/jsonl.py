@@ -6,11 +6,19 @@ Lines end in "\n" alone, are counted from 1, and blank ones are skipped but coun
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-from collections.abc import Iterable, Iterator
+import os
+import stat
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from caw.files import check_output, lock, naming, write_all
+from caw.inputs import lines_of, too_long
 
 RowId = str | int
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -34,10 +42,15 @@ class BadLine:
     message: str
 
 
-def read_rows(lines: Iterable[bytes]) -> Iterator[Row | BadLine]:
-    """Rows and bad lines, in order, of lines as a binary file yields them. Ids are unique: a repeated one is bad."""
+def read_rows(lines: Any) -> Iterator[Row | BadLine]:
+    """Rows and bad lines, in order, of a binary file or of its lines. Ids are unique: a repeated one is bad, and so is
+    a line too long to be held."""
     seen: dict[RowId, int] = {}
-    for number, raw in enumerate(lines, 1):
+    found: Iterable[bytes | None] = lines_of(lines) if hasattr(lines, "readline") else lines
+    for number, raw in enumerate(found, 1):
+        if raw is None:
+            yield BadLine(number, too_long())
+            continue
         if number == 1:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
         if not raw.strip():
@@ -65,6 +78,8 @@ def _parse(number: int, raw: bytes) -> Row | BadLine:
     row_id = value.get("id", number)
     if isinstance(row_id, bool) or not isinstance(row_id, (str, int)):
         return BadLine(number, f"id must be text or an integer, found {_kind(row_id)}; change it or leave it out")
+    if isinstance(row_id, str) and not _is_unicode(row_id):
+        return BadLine(number, "id must be valid Unicode, found half of a surrogate pair; change it or leave it out")
     return Row(number, row_id, value)
 
 
@@ -79,17 +94,33 @@ def text_field(value: dict[str, Any], name: str) -> str:
     text = value[name]
     if not isinstance(text, str):
         raise ValueError(f"{name} must be text, found {_kind(text)}; put it in quotes")
+    if not _is_unicode(text):
+        raise ValueError(f"{name} must be valid Unicode, found half of a surrogate pair; repair the text")
+    return text
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written: JSON can hold half of a surrogate pair, UTF-8 cannot."""
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError(f"{name} must be valid Unicode, found half of a surrogate pair; repair the text") from None
-    return text
+            return False
+    return True
 
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")
+
+
+def _whole(line: dict[str, Any]) -> Any:
+    return line
+
+
+def line_id(line: dict[str, Any]) -> Any:
+    """What names a line of most files."""
+    return line.get("id")
 
 
 class JsonlWriter:
@@ -98,68 +129,197 @@ class JsonlWriter:
     Args:
         path: the file. resume: continue an existing file; otherwise it must not exist.
         line_start, made_by: how the caller's lines begin, and what the caller is called in messages.
+        keep: what `existing` holds of each line that is there (all of it by default, which may be much).
+        unique: what names a line, None = nothing does; a file that has a name twice is refused.
+        busy: what to say if another process writes the file. wait: wait for it instead.
 
-    With resume, a last line cut short by a kill is dropped from the file; `existing` holds the objects before it.
-    Raises FileExistsError, FileNotFoundError or ValueError in one sentence.
+    The file is this process's alone until `close` or the process's end, however it ends. With resume, a last line cut
+    short by a kill is dropped from the file; `existing` is about the lines before it. A file that was made here and got
+    no line because of an exception is removed again. Raises OSError or ValueError in one sentence.
     """
 
     def __init__(
-        self, path: str | Path, *, resume: bool = False, line_start: bytes = LINE_START, made_by: str = "caw generate"
+        self,
+        path: str | Path,
+        *,
+        resume: bool = False,
+        line_start: bytes = LINE_START,
+        made_by: str = "caw generate",
+        keep: Callable[[dict[str, Any]], Any] = _whole,
+        unique: Callable[[dict[str, Any]], Hashable] | None = line_id,
+        busy: str = "",
+        wait: bool = False,
     ) -> None:
-        self.path, self.existing = Path(path), list[dict[str, Any]]()
-        if not self.path.parent.is_dir():
-            raise FileNotFoundError(f"output folder must exist, found none at {self.path.parent}; create it")
-        if self.path.is_dir():
-            raise ValueError(f"output must be a file, {self.path} is a folder; name a file in it")
-        if self.path.exists():
-            if not resume:
-                raise FileExistsError(
-                    f"output must be a new file, {self.path} exists; add --resume to continue it, or remove it"
-                )
-            self.existing = recover(self.path, line_start, made_by)
-        # unbuffered: one write call a line, so a kill between two lines loses nothing
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed by close()
+        self.path, self.existing = Path(path), list[Any]()
+        _check_writable(self.path, resume)
+        busy = busy or f"{self.path} is being written by another process; wait for it, or name another output"
+        # a link to nothing is made into a file, which O_EXCL refuses to do
+        self._target = Path(os.path.realpath(path))
+        with naming(self.path):
+            self._open(resume, busy, wait)
+            try:
+                if resume:
+                    self.existing = recover(self.path, line_start, made_by, keep, unique)
+            except BaseException:
+                self._file.close()
+                raise
+        _close_in_children(self)
+
+    def _open(self, resume: bool, busy: str, wait: bool) -> None:
+        alone = 0 if resume else os.O_EXCL  # of two that start at once, one has made it
+
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags | alone, 0o666)
+
+        while True:
+            self._made = not self._target.exists()
+            # unbuffered: one write call a line, so a kill between two lines loses nothing
+            self._file = open(self._target, "ab", buffering=0, opener=opener)  # noqa: SIM115  closed by close()
+            try:
+                lock(self._file, busy, wait=wait)
+            except BaseException:
+                self._file.close()
+                raise
+            if not self._removed():  # by the process that was waited for
+                return
+            self._file.close()
+
+    def _removed(self) -> bool:
+        """Whether lines would go to a file that nobody can find any more."""
+        found = os.fstat(self._file.fileno())
+        if found.st_nlink:
+            return False
+        with contextlib.suppress(OSError):  # some file systems count no links
+            return not os.path.samestat(found, os.stat(self._target))
+        return True
 
     def write(self, value: dict[str, Any]) -> None:
-        self._file.write(encode(value))
+        """Append one line, all of it or, if that cannot be, nothing of it; then OSError is raised."""
+        line = encode(value)
+        with naming(self.path):
+            if self._removed():
+                raise OSError(errno.ENOENT, "it was removed while it was being written")
+            size = os.fstat(self._file.fileno()).st_size
+            try:
+                write_all(self._file, line)
+            except BaseException:
+                try:
+                    self._file.truncate(size)
+                except OSError:  # no other line may be glued to the half one
+                    self._file.close()
+                raise
 
     def close(self) -> None:
-        self._file.close()
+        """Hand everything to the disk and let go of the file. Raises OSError if the disk did not take it."""
+        if self._file.closed:
+            return
+        with naming(self.path):
+            try:
+                os.fsync(self._file.fileno())  # file systems far away say only now that they are full
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                    raise
+            finally:
+                self._file.close()
 
     def __enter__(self) -> JsonlWriter:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None and self._made and not self._file.closed and not os.fstat(self._file.fileno()).st_size:
+            with contextlib.suppress(OSError):
+                self._target.unlink()
         self.close()
 
 
+def _check_writable(path: Path, resume: bool) -> None:
+    """Lines go to a regular file, new unless it is continued."""
+    with naming(path):
+        check_output(path)
+        if not path.exists():
+            return
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ValueError(f"output must be a regular file, {path} is a pipe or a device; name a file, or use stdout")
+    if not resume:
+        raise FileExistsError(f"output must be a new file, {path} exists; add --resume to continue it, or remove it")
+
+
+def _close_in_children(writer: JsonlWriter) -> None:
+    """A forked child that outlives this process must not keep the lock."""
+    there = weakref.ref(writer)
+
+    def close() -> None:
+        mine = there()
+        if mine is not None:
+            mine._file.close()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=close)
+
+
 def encode(value: dict[str, Any]) -> bytes:
-    """One line, its "\n" included; raises ValueError for NaN and infinity, which JSON does not have."""
-    return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+    """One line, its "\n" included; raises ValueError for NaN and infinity, which JSON does not have, and for half of a
+    surrogate pair, which UTF-8 does not have."""
+    try:
+        return (json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("a line must be valid Unicode, found half of a surrogate pair; repair the text") from None
 
 
-def recover(path: Path, line_start: bytes = LINE_START, made_by: str = "caw generate") -> list[dict[str, Any]]:
-    """The objects of a file this library wrote; mutates the file: a half-written last line is cut off.
+def recover(
+    path: Path,
+    line_start: bytes = LINE_START,
+    made_by: str = "caw generate",
+    keep: Callable[[dict[str, Any]], Any] = _whole,
+    unique: Callable[[dict[str, Any]], Hashable] | None = line_id,
+) -> list[Any]:
+    """What `keep` returns for each object of a file this library wrote; a half-written last line is cut off the file.
 
-    Raises ValueError for any other line that holds no JSON object.
+    Raises ValueError for any other line that holds no JSON object, and where `unique` says two lines are the same.
     """
-    content = path.read_bytes()
-    *lines, rest = content.split(b"\n")
-    values = []
-    for number, line in enumerate(lines, 1):
-        row = _parse(number, line)
+    kept, seen, end = list[Any](), dict[Hashable, int](), 0
+    with open(path, "rb") as file:
+        for number, raw in enumerate(lines_of(file), 1):
+            if raw is None:
+                raise ValueError(f"{path}, line {number}: {too_long()}")
+            whole = raw.endswith(b"\n")
+            row: Row | BadLine | None
+            if whole:
+                row = _parse(number, raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw)
+            else:
+                row = _mend(path, number, end, raw, line_start, made_by)
+            if row is None:
+                break
+            if isinstance(row, BadLine):
+                raise ValueError(f"{path}, line {number}: {row.message}; resume continues files of `{made_by}` only")
+            name = None if unique is None else unique(row.value)
+            if name is not None and seen.setdefault(name, number) != number:
+                raise ValueError(
+                    f"{path} must hold each id once, line {number} repeats {name!r} of line {seen[name]}; remove one"
+                )
+            kept.append(keep(row.value))
+            end += len(raw)
+            if not whole:  # what stands there now is the line break it just got
+                break
+    return kept
+
+
+def _mend(path: Path, number: int, start: int, raw: bytes, line_start: bytes, made_by: str) -> Row | None:
+    """The row of a last line without line break, which it gets; None if it was cut short, and is now cut off.
+
+    start: where it begins in the file. Zeros at its end are what a power cut leaves. Raises ValueError for a line that
+    is not the beginning of one of ours: cutting it off could lose somebody's data.
+    """
+    bare = raw.rstrip(b"\0")
+    row = _parse(number, bare.removeprefix(BYTE_ORDER_MARK) if number == 1 else bare)
+    if isinstance(row, BadLine) and not (bare[: len(line_start)] == line_start[: len(bare)] and (bare or number > 1)):
+        raise ValueError(f"{path} must be a file of `{made_by}`, its last line is none; name another output")
+    with open(path, "r+b", buffering=0) as file:
         if isinstance(row, BadLine):
-            raise ValueError(f"{path}, line {number}: {row.message}; resume continues files of `{made_by}` only")
-        values.append(row.value)
-    if rest:  # no line break at the end: the write was cut short, or only its line break was
-        row = _parse(len(lines) + 1, rest)
-        with open(path, "r+b") as file:
-            if isinstance(row, Row):
-                file.seek(0, 2)
-                file.write(b"\n")
-                values.append(row.value)
-            elif rest[: len(line_start)] == line_start[: len(rest)]:
-                file.truncate(len(content) - len(rest))
-            else:  # not the beginning of a line of ours: cutting it off could lose somebody's data
-                raise ValueError(f"{path} must be a file of `{made_by}`, its last line is none; name another output")
-    return values
+            file.truncate(start)
+            return None
+        if bare != raw:
+            file.truncate(start + len(bare))
+        file.seek(0, os.SEEK_END)
+        write_all(file, b"\n")
+    return row

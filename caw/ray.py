@@ -20,8 +20,8 @@ from typing import Any
 
 from caw.decoding.settings import marks_eos
 from caw.evaluation.every_prompt import generate_every
-from caw.evaluation.store import locked, read_json, read_lines, write_json
-from caw.jsonl import JsonlWriter
+from caw.evaluation.store import read_json, read_lines, write_json
+from caw.jsonl import JsonlWriter, line_id
 from caw.models import load_model
 from caw.policies import Policy
 from caw.watermarks import Watermark
@@ -213,19 +213,21 @@ class ShardActor:
         s = self.settings
         number = int(rows[SHARD_COLUMN].iloc[0])
         path = Path(s.output) / f"shard-{number:05}-of-{s.shards:05}.jsonl"
-        with locked(path.with_name(f".{path.name}.lock"), f"shard {number}", wait=True):
-            counts = write_shard(self.model, self.tokenizer, s, path, rows[s.id_field], rows[s.prompt_field])
+        counts = write_shard(self.model, self.tokenizer, s, path, rows[s.id_field], rows[s.prompt_field])
         return {name: [count] for name, count in {"shard": number, **counts}.items()}
 
 
 def write_shard(
     model: Any, tokenizer: Any, settings: Settings, path: Path, ids: Sequence[Any], prompts: Sequence[Any]
 ) -> dict[str, int]:
-    """Write the lines that a shard's file lacks; returns how many were written, in error, and repeated ids."""
+    """Write the lines that a shard's file lacks; returns how many were written, in error, and repeated ids.
+
+    Waits while another actor, which Ray may have given up, still writes the shard.
+    """
     written = errors = repeated = 0
     mark = settings.watermark
-    with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
-        done, todo, seen = {line["id"] for line in writer.existing}, dict[Any, str](), set[Any]()
+    with JsonlWriter(path, resume=True, made_by=MADE_BY, keep=line_id, wait=True) as writer:
+        done, todo, seen = set(writer.existing), dict[Any, str](), set[Any]()
         for row_id, prompt in zip(ids, prompts, strict=True):
             name = row_id if isinstance(row_id, str) else int(row_id)  # Arrow's integers are no JSON
             repeated += name in seen

@@ -121,16 +121,16 @@ def test_refusals(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
 def test_a_killed_writer_keeps_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    # the module alone: importing the whole package takes seconds
-    module = Path(__file__).resolve().parents[1] / "caw" / "jsonl.py"
+    # its modules alone: importing the whole package takes seconds
     code = (
-        "import sys, os, signal, importlib.util as u\n"
-        "spec = u.spec_from_file_location('jsonl', sys.argv[1]); m = u.module_from_spec(spec)\n"
-        "sys.modules['jsonl'] = m; spec.loader.exec_module(m)\n"
-        "w = m.JsonlWriter(sys.argv[2])\n"
+        "import os, signal, sys, types\n"
+        "sys.modules['caw'] = types.ModuleType('caw'); sys.modules['caw'].__path__ = [sys.argv[1]]\n"
+        "from caw.jsonl import JsonlWriter\n"
+        "w = JsonlWriter(sys.argv[2])\n"
         "[w.write({'id': i}) for i in range(5)]\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(module), str(path)], env=os.environ, check=False)
+    package = Path(__file__).resolve().parents[1] / "caw"
+    done = subprocess.run([sys.executable, "-c", code, str(package), str(path)], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
     assert recover(path) == [{"id": i} for i in range(5)]

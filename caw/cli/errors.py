@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import warnings
@@ -51,6 +52,8 @@ def one_sentence(error: BaseException) -> str:
     """The first line of what an exception says, without error numbers."""
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else " a file"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"cannot write{where}: {error.strerror.lower()}; make room, then go on with the same command"
         return f"cannot use{where}: {error.strerror.lower()}; check the path and its permissions"
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__

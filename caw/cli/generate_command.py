@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import sys
@@ -273,15 +274,20 @@ def open_output(
         return
     if source not in (None, "-") and path.exists() and path.samefile(source):
         raise ValueError(f"output must be another file than input, got {path} for both; name a new file")
-    with JsonlWriter(path, resume=resume) as writer:
-        for number, line in enumerate(writer.existing, 1):
-            for name, value in plan.label.items():
-                if _as_now(line, name) != value:
-                    raise ValueError(
-                        f"{path}, line {number} has {name} {line.get(name)}, this run {value}; resume with the same "
-                        "options, or name another --output"
-                    )
-        yield writer.write, {line["id"] for line in writer.existing}
+    label, number = plan.label, itertools.count(1)
+
+    def keep(line: dict[str, Any]) -> RowId | None:
+        place = next(number)
+        for name, value in label.items():
+            if _as_now(line, name) != value:
+                raise ValueError(
+                    f"{path}, line {place} has {name} {line.get(name)}, this run {value}; resume with the same "
+                    "options, or name another --output"
+                )
+        return line.get("id")
+
+    with JsonlWriter(path, resume=resume, keep=keep) as writer:
+        yield writer.write, set(writer.existing)
 
 
 def _as_now(line: dict[str, Any], name: str) -> Any:

@@ -24,7 +24,9 @@ from caw.evaluator.labelers.base import label_documents, label_line, read_docume
 from caw.evaluator.labelers.endpoint import estimate_cost
 from caw.evaluator.labelers.lexical import KINDS
 from caw.evaluator.labels import LabelledText, read_labels
-from caw.jsonl import JsonlWriter, recover
+from caw.files import write_text
+from caw.inputs import read_bounded
+from caw.jsonl import JsonlWriter
 from caw.models import load_model, load_tokenizer
 from caw.progress import Bar
 
@@ -112,26 +114,31 @@ def label(
             raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
         chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
         device = opt.prepare_device(device, threads)
-        marker: Labeler
-        if labeler == "lexical":
-            marker = LexicalLabeler(tuple(kinds.split(",")))
-        elif labeler == "counterfactual":
-            assert model is not None
-            marker = CounterfactualLabeler(
-                *load_model(model, device=device, dtype=dtype), alternatives=alternatives, horizon=horizon,
-                rest_nats=rest_nats,
-                answer_nats=answer_nats if with_answer else None,
-            )  # fmt: skip
-        else:
-            assert model is not None
-            key = _endpoint_key(key_env, base_url)
-            marker = EndpointLabeler(
-                model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=rate, schema=schema
-            )
-        todo = _missing(output, resume, marker, chosen)
-        if isinstance(marker, EndpointLabeler) and todo:
-            _confirm(str(estimate_cost(todo, _counter(tokenizer), input_price, output_price)), yes)
-        with _opened(output, resume, marker) as writer:
+        # before a model is loaded or money is spent
+        with JsonlWriter(
+            output, resume=resume, line_start=LINE_START, made_by="caw label", keep=_place, unique=_place
+        ) as writer:
+            marker: Labeler
+            if labeler == "lexical":
+                marker = LexicalLabeler(tuple(kinds.split(",")))
+            elif labeler == "counterfactual":
+                assert model is not None
+                marker = CounterfactualLabeler(
+                    *load_model(model, device=device, dtype=dtype), alternatives=alternatives, horizon=horizon,
+                    rest_nats=rest_nats,
+                    answer_nats=answer_nats if with_answer else None,
+                )  # fmt: skip
+            else:
+                assert model is not None
+                key = _endpoint_key(key_env, base_url)
+                marker = EndpointLabeler(
+                    model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=rate, schema=schema
+                )
+            todo = _missing(writer, marker, chosen)
+            if isinstance(marker, EndpointLabeler) and todo:
+                _confirm(str(estimate_cost(todo, _counter(tokenizer), input_price, output_price)), yes)
+            made = {"made_by": marker.describe(), "command": shlex.join(["caw", *sys.argv[1:]])}
+            write_text(output.with_suffix(".json"), json.dumps(made, indent=1) + "\n")
             failed = run(marker, todo, writer, workers)
         if isinstance(marker, EndpointLabeler) and todo:
             complain(f"the endpoint counted {marker.used[0]} tokens in, {marker.used[1]} out")
@@ -194,29 +201,25 @@ def _endpoint_key(name: str, base_url: str | None) -> str:
     raise ValueError(f"the endpoint's key must be in the environment variable {name}, it is not; set it, or --key-env")
 
 
-def _missing(output: Path, resume: bool, marker: Labeler, chosen: Sequence[LabelledText]) -> list[LabelledText]:
+def _place(line: dict[str, Any]) -> tuple[Any, ...]:
+    """Which document a line labels."""
+    return tuple(line.get(name) for name in ("dataset", "split", "index"))
+
+
+def _missing(writer: JsonlWriter, marker: Labeler, chosen: Sequence[LabelledText]) -> list[LabelledText]:
     """The documents that the label file lacks. Raises ValueError if other settings made the lines there."""
-    if not resume or not output.exists():
+    if not writer.existing:
         return list(chosen)
-    about = output.with_suffix(".json")
-    there = json.loads(about.read_text()) if about.is_file() else None
+    about = writer.path.with_suffix(".json")
+    there = json.loads(read_bounded(about)) if about.is_file() else None
     found = there.get("made_by") if isinstance(there, dict) else None
     if found != marker.describe():
         raise ValueError(
-            f"{output} was made by {found or f'an unknown labeler (no {about.name})'}, this run is "
+            f"{writer.path} was made by {found or f'an unknown labeler (no {about.name})'}, this run is "
             f"{marker.describe()}; resume with the same options, or name another --output"
         )
-    lines = recover(output, LINE_START, "caw label")
-    done = {(line.get("dataset"), line.get("split"), line.get("index")) for line in lines}
+    done = set(writer.existing)
     return [d for d in chosen if (d.dataset, d.split, d.index) not in done]
-
-
-def _opened(output: Path, resume: bool, marker: Labeler) -> JsonlWriter:
-    """The label file, ready for more lines, and OUTPUT.json beside it."""
-    writer = JsonlWriter(output, resume=resume, line_start=LINE_START, made_by="caw label")
-    made = {"made_by": marker.describe(), "command": shlex.join(["caw", *sys.argv[1:]])}
-    output.with_suffix(".json").write_text(json.dumps(made, indent=1) + "\n")
-    return writer
 
 
 def _counter(tokenizer: str | None) -> Any:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from caw.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
@@ -43,14 +44,13 @@ def attack_texts(
     """  # fmt: skip
     path = store.path / "attacked" / attack.name / f"{cell}.{source}.jsonl"
     wanted = {text_id: (text, text_digest(text)) for text_id, text in texts}
-    found: dict[str, Attacked] = {}
-    for line in read_lines(path) if path.exists() else []:
-        if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
-            found[line["id"]] = Attacked(line["text"], line["edited"], line["words"])
-    todo = [(text_id, text) for text_id, text in texts if text_id not in found]
-    if todo:
+    found = _kept(path, wanted)
+    if len(found) < len(wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
+        # an id may be there twice: a text that is read otherwise now is attacked anew
+        with JsonlWriter(path, resume=True, made_by=MADE_BY, keep=bool, unique=None) as writer:
+            found = _kept(path, wanted)  # again: until now another process may have written it
+            todo = [(text_id, text) for text_id, text in texts if text_id not in found]
             for text_id, made in _made(attack, todo, workers):
                 if isinstance(made, AttackError):
                     failed(text_id, made)
@@ -58,6 +58,15 @@ def attack_texts(
                 line = {"id": text_id, "text": made.text, "edited": made.edited, "words": made.words}
                 writer.write({**line, "of": wanted[text_id][1]})
                 found[text_id] = made
+    return found
+
+
+def _kept(path: Path, wanted: Mapping[str, tuple[str, str]]) -> dict[str, Attacked]:
+    """Attacked texts by id that a file has from these texts; wanted: text and digest by id."""
+    found: dict[str, Attacked] = {}
+    for line in read_lines(path) if path.exists() else []:
+        if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
+            found[line["id"]] = Attacked(line["text"], line["edited"], line["words"])
     return found
 
 

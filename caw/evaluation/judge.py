@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from caw.evaluation.config import CellPlan
 from caw.evaluation.perplexity import perplexities
 from caw.evaluation.scoring import Scorer
-from caw.evaluation.store import read_lines, text_digest
+from caw.evaluation.store import text_digest
 from caw.jsonl import JsonlWriter
 
 PERPLEXITY_FILE = "perplexity.jsonl"
@@ -50,16 +50,18 @@ class Judge:
         Raises ValueError where the file holds lines of another model or another `given`: they do not compare.
         """
         path = self.scorer.store.path / PERPLEXITY_FILE
-        lines = read_lines(path) if path.exists() else []
-        for line in lines[:1]:
-            if (line["model"], line["given"]) != (self.name, self.given):
-                raise ValueError(
-                    f"{path} is by {line['model']}, {SAID.get(line['given'], line['given'])}, and cannot go on with "
-                    f"{self.name}, {SAID[self.given]}; go back to that, or remove the file"
-                )
-        known = {(line["cell"], line["id"]): line["of"] for line in lines}
-        made = 0
-        with JsonlWriter(path, resume=True, made_by="caw evaluate perplexity") as writer:
+        made, names = 0, ("model", "given", "cell", "id", "of")
+        with JsonlWriter(
+            path, resume=True, made_by="caw evaluate perplexity", unique=None,
+            keep=lambda line: tuple(line.get(name) for name in names),
+        ) as writer:  # fmt: skip
+            for model, given, *_ in writer.existing[:1]:
+                if (model, given) != (self.name, self.given):
+                    raise ValueError(
+                        f"{path} is by {model}, {SAID.get(given, given)}, and cannot go on with {self.name}, "
+                        f"{SAID[self.given]}; go back to that, or remove the file"
+                    )
+            known = {(cell, name): digest for _, _, cell, name, digest in writer.existing}
             for plan in {plan.name: plan for plan in plans}.values():
                 made += self._cell(plan, known, writer)
         return made

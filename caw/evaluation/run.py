@@ -141,7 +141,9 @@ class Runner:
         run = self.store.keep_run(self.record(loaded))
         bar.begin(plan.name)
         with cell.writer(self.shard.rank) as writer:
-            for result in self.results(todo, task, loaded, mark, policy, bar, self.prompts(loaded, plan.task, again)):
+            todo = self.todo(plan)  # again: until now another process may have written it
+            prompts = self.prompts(loaded, plan.task, again)
+            for result in self.results(todo, task, loaded, mark, policy, bar, prompts) if todo else ():
                 line = asdict(answer_of(todo[result.index], result, task, run))
                 writer.write(line)
                 tokens += len(result.tokens)

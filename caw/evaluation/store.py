@@ -18,15 +18,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caw.jsonl import JsonlWriter, encode
+from caw.files import locked, write_whole
+from caw.inputs import lines_of, read_bounded, too_long
+from caw.jsonl import JsonlWriter, encode, line_id
 
 MADE_BY = "caw evaluate run"
 GENERATIONS = re.compile(r"generations\.([0-9]+)\.jsonl")
@@ -160,13 +160,13 @@ class Cell:
     def writer(self, rank: int = 0) -> Iterator[JsonlWriter]:
         """Appends lines for this rank alone; a line cut short by a kill is dropped first.
 
-        Raises ValueError if another process of the same rank is at work.
+        Raises ValueError if another process of the same rank is at work, and for a file that has an id twice.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / f".lock.{rank}", f"rank {rank} of cell {self.name}"):
-            path = self.folder / f"generations.{rank}.jsonl"
-            with JsonlWriter(path, resume=True, made_by=MADE_BY) as writer:
-                yield writer
+        busy = f"rank {rank} of cell {self.name} is being written by another process; wait for it, or give another rank"
+        path = self.folder / f"generations.{rank}.jsonl"
+        with JsonlWriter(path, resume=True, made_by=MADE_BY, keep=line_id, busy=busy) as writer:
+            yield writer
 
 
 class Store:
@@ -211,7 +211,7 @@ class Store:
 
     def update_scores(self, scores: Iterable[Score]) -> None:
         """Add scores, replacing those of the same identity; the file changes at once or not at all."""
-        with locked(self.path / ".lock.scores", "scores.jsonl", wait=True):
+        with locked(self.path / ".lock.scores", "scores.jsonl"):
             merged = {score.identity: score for score in [*self.read_scores(), *scores]}
             ordered = (merged[identity] for identity in sorted(merged))
             # "id" first, as in every file of lines of this library
@@ -228,7 +228,7 @@ class Store:
 
     def results_lock(self) -> contextlib.AbstractContextManager[None]:
         """Held while results are made and written, so that a process with an older view cannot write last."""
-        return locked(self.path / ".lock.results", "results.json", wait=True)
+        return locked(self.path / ".lock.results", "results.json")
 
     def write_config(self, text: str) -> str:
         """Keep the config as the last one and for good; returns its id, the same for equal texts."""
@@ -260,18 +260,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
     Raises ValueError naming any other line that holds no object.
     """
-    *lines, rest = path.read_bytes().split(b"\n")
     found = []
-    for number, raw in enumerate([*lines, rest] if rest else lines, 1):
-        try:
-            value = json.loads(raw)
-        except ValueError:
-            if number > len(lines):
-                break
-            value = None
-        if not isinstance(value, dict):
-            raise ValueError(f"{path}, line {number}: expected a line of `{MADE_BY}`, found another; remove the line")
-        found.append(value)
+    with open(path, "rb") as file:
+        for number, raw in enumerate(lines_of(file), 1):
+            if raw is None:
+                raise ValueError(f"{path}, line {number}: {too_long()}")
+            try:
+                value = json.loads(raw)
+            except ValueError:
+                if not raw.endswith(b"\n"):
+                    break
+                value = None
+            if not isinstance(value, dict):
+                raise ValueError(
+                    f"{path}, line {number}: expected a line of `{MADE_BY}`, found another; remove the line"
+                )
+            found.append(value)
     return found
 
 
@@ -294,7 +298,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     Raises ValueError for anything else in it.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bounded(path))
     except FileNotFoundError:
         return None
     except ValueError:
@@ -310,29 +314,6 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a whole file in place: readers and kills see the old one or the new one."""
+    """`write_whole` into a folder that is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-@contextlib.contextmanager
-def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends."""
-    import fcntl  # POSIX only, and needed by writers alone
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise ValueError(f"{what} is being written by another process; wait for it, or give another rank") from None
-        yield
+    write_whole(path, content)

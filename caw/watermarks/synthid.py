@@ -11,6 +11,9 @@ context that already occurred in the output is not marked again (theirs remember
 A text's score is the mean of its g bits, or their weighted mean with weights falling from 10 to 1 over the layers:
 earlier layers carry more of the mark. Unmarked, each bit is one with the share of ones in the table, whatever the text:
 the exact p-value is a (weighted) binomial tail. transformers gives no p-value.
+
+That tail takes the layers' bits for independent. Two layers that read the table at one place give equal bits, so such
+keys are refused (`shared_places`), as are tables of so few bits that chance patterns in them show.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal
+from itertools import count
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,6 +35,9 @@ from caw.watermarks.ladder import Ladder, Rule, layer_ladder
 DOMAIN = b"caw/synthid"
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
 MAX_LAYERS = 64
+# of the table: below, patterns of its bits and repeated places make p-values wrong (measured in the tests); above,
+# transformers refuses it
+MIN_TABLE, MAX_TABLE = 1 << 10, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -58,22 +65,20 @@ class SynthID(Watermark):
     name: ClassVar[str] = "synthid"
 
     def __post_init__(self) -> None:
+        require_int("sampling_table_size", self.sampling_table_size, MIN_TABLE, MAX_TABLE)
         if isinstance(self.key, (list, tuple)):
-            for one in self.key:
-                require_int("each key", one, -(1 << 63), (1 << 63) - 1)
+            object.__setattr__(self, "key", tuple(_layer_key(one, i) for i, one in enumerate(self.key)))
             object.__setattr__(self, "depth", len(self.key))
-            object.__setattr__(self, "key", tuple(self.key))
             require_int("number of keys", len(self.key), 1, MAX_LAYERS)
+            _require_different(self.keys, self.sampling_table_size)
         else:
             require_int("depth", self.depth, 1, MAX_LAYERS)
             secret = prf.normalize_key(self.key)  # type: ignore[arg-type]
-            derived = (prf.derive_key(secret, DOMAIN + bytes([i])) >> 1 for i in range(self.depth))
-            object.__setattr__(self, "key", tuple(derived))
+            object.__setattr__(self, "key", _derived(secret, self.depth, self.sampling_table_size))
         self.validate()
 
     def validate(self) -> None:
         require_int("ngram_len", self.ngram_len, 2, 64)
-        require_int("sampling_table_size", self.sampling_table_size, 2, 1 << 26)
         require_int("sampling_table_seed", self.sampling_table_seed, 0, (1 << 63) - 1)
         if self.reading not in ("weighted", "mean"):
             raise ValueError(f"reading must be 'weighted' or 'mean', got {self.reading!r}; use 'weighted'")
@@ -179,6 +184,53 @@ class SynthID(Watermark):
             total += weight * self.bits(hashes, layer)
         size = self.sampling_table_size
         # the hash is linear: where the table's size divides 2^64, n-grams of equal remainder share all their bits
-        evidence = hashes % size if size & (size - 1) == 0 else hashes
+        # where not, those of equal remainder behind the multiplication share nearly all
+        evidence = (hashes if size & (size - 1) == 0 else hashes * MULTIPLIER) % size
         values = total.double() / float(self.layer_weights.sum())
         return TokenScores(values, evidence[:, None], known, compat_evidence=contexts)
+
+
+def shared_places(one: int, other: int, size: int) -> float:
+    """The share of n-grams for which two layer keys read a table of `size` bits at one place.
+
+    A layer reads at ((hash + key) a + 1) mod size, computed as a signed 64-bit number. Two layers' numbers differ by
+    d = (other - one) a mod 2^64, or by d - 2^64 where the greater one wraps, which a share d / 2^64 of them does.
+    """
+    d = (other - one) * MULTIPLIER % (1 << 64)
+    wrapped = d / 2**64
+    return (d % size == 0) * (1 - wrapped) + ((d - (1 << 64)) % size == 0) * wrapped
+
+
+def _layer_key(key: Any, index: int) -> int:
+    """One of transformers' layer keys; no message shows it."""
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
+        raise TypeError(f"each layer key must be an integer, got {type(key).__name__} at place {index}; convert it")
+    if not -(1 << 63) <= int(key) < 1 << 63:
+        raise ValueError(
+            f"each layer key must be in [-2**63, 2**63), got an integer outside it at place {index}; use those of "
+            "transformers' configuration"
+        )
+    return int(key)
+
+
+def _require_different(keys: Sequence[int], size: int) -> None:
+    for i, key in enumerate(keys):
+        for j in range(i):
+            if shared_places(keys[j], key, size):
+                raise ValueError(
+                    f"layer keys must read the table of {size} bits at different places, got keys {j} and {i} (from 0) "
+                    "that are equal, or equal modulo its size: their layers give the same bits, and p-values would be "
+                    "too small; use other keys"
+                )
+
+
+def _derived(secret: int, depth: int, size: int) -> tuple[int, ...]:
+    """`depth` layer keys from one secret; one that would share places with an earlier one is passed over."""
+    keys: list[int] = []
+    for i in count():
+        if len(keys) == depth:
+            return tuple(keys)
+        key = prf.derive_key(secret, DOMAIN + i.to_bytes(1 + (i > 255), "big")) >> 1
+        if not any(shared_places(other, key, size) for other in keys):
+            keys.append(key)
+    raise AssertionError

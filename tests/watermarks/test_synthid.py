@@ -17,6 +17,7 @@ from caw.policies import FixedStrength
 from caw.record import Record
 from caw.testing import assert_close
 from caw.watermarks import Position, SynthID
+from caw.watermarks.synthid import MULTIPLIER, shared_places
 
 VOCABULARY = 97
 KEYS = [654, 400, 836, 123, 340, 443, 597, 160, 57, 2**40 + 5, 7, 8]
@@ -115,7 +116,7 @@ def test_p_values_of_fresh_keys_are_uniform() -> None:
     for reading in ("mean", "weighted"):
         found = []
         for _ in range(200):
-            keys = rng.integers(0, 2**62, 10).tolist()
+            keys = (rng.integers(0, 2**40, 10) << 16 | rng.permutation(1 << 16)[:10]).tolist()
             found.append(caw.detect(rng.integers(0, 40, 60).tolist(), None, SynthID(keys, reading=reading)).p_value)
         assert stats.kstest(found, "uniform").pvalue > 1e-6
 
@@ -133,11 +134,82 @@ def test_keys_stay_secret_and_bad_parameters_are_refused() -> None:
     watermark = SynthID(KEYS)
     assert "654" not in repr(watermark) and watermark.depth == len(KEYS) and len(watermark.key_id) == 8
     assert SynthID("a").keys != SynthID("b").keys and SynthID("a").keys == SynthID("a").keys
-    for bad in ({"ngram_len": 1}, {"depth": 0}, {"reading": "sum"}, {"sampling_table_size": 1}):
+    bad_tables = ({"sampling_table_size": size} for size in (1, 2, 1023, 2**24 + 1))
+    for bad in ({"ngram_len": 1}, {"depth": 0}, {"reading": "sum"}, *bad_tables):
         with pytest.raises(ValueError):
             SynthID("a", **bad)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        SynthID([1, "x"])  # type: ignore[list-item]
+    for key, kind in ((4711.5, "float"), (True, "bool"), (torch.tensor(4711), "Tensor")):
+        with pytest.raises(TypeError, match=f"^each layer key must be an integer, got {kind} at place 1") as caught:
+            SynthID([1, key])
+        assert "4711" not in str(caught.value)
+    with pytest.raises(ValueError, match="at place 0") as refused:
+        SynthID([2**64 + 4711])
+    assert str(2**64 + 4711) not in str(refused.value)
+
+
+# modulo 2^64; two layer keys that far apart differ by 3000 behind the multiplication
+FAR = 3000 * pow(MULTIPLIER, -1, 1 << 64) % (1 << 64) - (1 << 63)
+
+
+@pytest.mark.parametrize(
+    ("keys", "size"),
+    [([1] * 30, 65536), ([5, 9, 5], 65536), ([5, 9, 5 + 3 * 65536], 65536), ([-1, 65535], 65536), ([7, 7 + 1024], 1024),
+     ([7, 7], 3000), ([-(2**63), FAR], 3000), ([FAR, -(2**63)], 3000)],
+)  # fmt: skip
+def test_layers_of_equal_bits_are_refused(keys: list[int], size: int) -> None:
+    """Such keys fired on 22 % of random texts at the level .001. The bits are those of transformers' own processor."""
+    processor = SynthIDTextWatermarkLogitsProcessor(
+        ngram_len=5, keys=keys, sampling_table_size=size, sampling_table_seed=0, context_history_size=4,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    g = processor.compute_g_values(torch.randint(0, 5000, (1, 300)))[0]
+    assert torch.equal(g[:, 0], g[:, -1])
+    with pytest.raises(
+        ValueError, match=r"different places, got keys \d and \d \(from 0\) that are equal, or equal mod"
+    ):
+        SynthID(keys, sampling_table_size=size)
+    SynthID([keys[0], keys[-1] + 1], sampling_table_size=size)
+
+
+@pytest.mark.parametrize("size", [1024, 1500, 6144, 65536])
+def test_share_of_equal_places(size: int) -> None:
+    """Against counting, over n-grams of random hash."""
+    rng = np.random.default_rng(0)
+    hashes = torch.from_numpy(rng.integers(-(2**63), 2**63 - 1, 4000))
+    inverse, half = pow(MULTIPLIER, -1, 1 << 64), (1 << 63) // size * size
+    for apart in (1, size * inverse, half * inverse, (1 << 64) - half * inverse, ((1 << 64) - half) * inverse, 0):
+        other = (apart + (1 << 63)) % (1 << 64) - (1 << 63)
+        places = [torch.remainder((hashes + key) * MULTIPLIER + 1, size) for key in (0, other)]
+        equal = int((places[0] == places[1]).sum())
+        assert stats.binomtest(equal, 4000, shared_places(0, other, size)).pvalue > 1e-6
+
+
+def test_keys_from_text_share_no_places() -> None:
+    """At random a list of 30 does with probability 435 / 65536, one of 64 in a table of 1024 nearly always."""
+    for size, depth, secrets in ((65536, 30, range(300)), (1024, 64, range(5)), (1500, 64, range(5))):
+        for secret in secrets:
+            keys = SynthID(secret, depth=depth, sampling_table_size=size).keys
+            assert len(set(keys)) == depth
+            assert not any(shared_places(a, b, size) for i, a in enumerate(keys) for b in keys[:i])
+
+
+@pytest.mark.parametrize("size", [1024, 1500])
+def test_no_more_ngrams_count_than_the_table_has_places(size: int) -> None:
+    """Those of equal place share nearly all bits; where the size is no power of two they once all counted."""
+    ids = np.random.default_rng(0).integers(0, 50_000, 3 * size)
+    result = caw.detect(ids, None, SynthID(1, ngram_len=2, sampling_table_size=size))
+    assert 0.9 * size < result.num_scored <= size
+
+
+@pytest.mark.parametrize(("size", "seed"), [(1024, 1), (1500, 3), (65536, 0)])
+def test_random_texts_are_found_at_the_promised_rate(size: int, seed: int) -> None:
+    """At most a share .01 of unmarked texts (false-alarm rate of this test 1e-6)."""
+    rng, found, count = np.random.default_rng(1), 0, 250
+    for _ in range(count):
+        watermark = SynthID(int(rng.integers(0, 2**62)), depth=10, ngram_len=2, sampling_table_size=size,
+                            sampling_table_seed=seed, reading="mean")  # fmt: skip
+        found += caw.detect(rng.integers(0, 50_000, 500), None, watermark, fpr=0.01).is_watermarked
+    assert stats.binomtest(found, count, 0.01, "greater").pvalue > 1e-6
 
 
 @pytest.mark.slow

@@ -1,0 +1,168 @@
+"""Every command that writes lines, on a disk that takes part of a write or is full: nothing is lost without a word, no
+half line stays, and going on gives the file of an uninterrupted run.
+
+A raw `write` may take a part of what it is given: on a full disk the part that fits. Its result was ignored, so lines
+ended in the middle with exit code 0, and where space came free the next line was glued to the half one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.running import KEY, assert_refused, generate, write_prompts
+from cli.running import run as run_caw
+from small_disks import FullFile, ShortFile, fill, inject, mounted
+from tiny import save_tiny
+
+import caw
+from caw import ray
+from caw.evaluation import judge
+from caw.evaluation.attacked import attack_texts
+from caw.evaluation.attacks.word_d import WordD
+from caw.evaluation.perplexity import Perplexity
+from caw.evaluation.store import Generation, Store
+from caw.models import load_model
+
+pytestmark = pytest.mark.usefixtures("environment")
+COUNT = 24
+SENTENCE = "The sky over the harbour of this small town is blue because air scatters blue light more than red light {}."
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("full") / "tiny"))
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CAW_TRACEBACK", raising=False)
+
+
+def by_generate(folder: Path, inputs: Path, model: str) -> Any:
+    prompts = write_prompts(inputs / "prompts.jsonl", COUNT // 2)
+    out = folder / "out.jsonl"
+    # one at a time: the lines come in one order, interrupted or not
+    given = ("-i", str(prompts), "-o", str(out), "--batch-size", "1", "--max-new-tokens", "4")
+    return generate(model, *given, *(("--resume",) if out.exists() else ()))
+
+
+def by_label(folder: Path, inputs: Path, model: str) -> Any:
+    (inputs / "toy").mkdir(exist_ok=True)
+    rows = ({"question": "?", "answer": f"It is {i}+{i}={2 * i}\n#### {2 * i}"} for i in range(4 * COUNT))
+    (inputs / "toy" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = folder / "out.jsonl"
+    given = ("label", "--data-dir", str(inputs), "--dataset", "toy", "-o", str(out))
+    return run_caw(*given, *(("--resume",) if out.exists() else ()))
+
+
+def by_store(folder: Path, inputs: Path, model: str) -> None:
+    cell = Store(folder).cell("m.t.none")
+    done = cell.done()
+    with cell.writer() as writer:
+        for i in range(4 * COUNT):
+            made = Generation(f"t/{i}", (1, 2), SENTENCE.format(i), "eos", None, False, "", 0.0, 0.0)
+            if made.id not in done:
+                writer.write(vars(made))
+
+
+def by_attack(folder: Path, inputs: Path, model: str) -> None:
+    texts = [(f"t/{i}", SENTENCE.format(i)) for i in range(4 * COUNT)]
+    attack_texts(Store(folder), WordD(0.2), "m.t.none", "model", texts)
+
+
+def by_judge(folder: Path, inputs: Path, model: str) -> None:
+    texts = [Generation(f"t/{i}", (1,), "x", "eos", None, False, f"text {i}", 0.0, 0.0) for i in range(2 * COUNT)]
+    asked = {g.id: SimpleNamespace(prompt="?") for g in texts}
+    plan = SimpleNamespace(name="m.t.none", task="t")
+    scorer = SimpleNamespace(store=Store(folder), questions=lambda t: asked, generations=lambda p: texts)
+    judge.Judge(scorer, None, None, "judge", "nothing").run([plan])  # type: ignore[arg-type,list-item]
+
+
+def by_ray(folder: Path, inputs: Path, model: str) -> None:
+    settings = ray.Settings(
+        str(folder), 1, model, caw.KGW(key=3), dtype="float32", options={"max_new_tokens": 3, "batch_size": 1}
+    )
+    ids = np.array([f"p{i}" for i in range(2 * COUNT)], dtype=object)
+    prompts = [f"the sky {i}" for i in range(2 * COUNT)]
+    network, tokenizer = load_model(model, dtype="float32")
+    ray.write_shard(network, tokenizer, settings, folder / "shard-00000-of-00001.jsonl", ids, prompts)
+
+
+Writer = Callable[[Path, Path, str], Any]
+WRITERS: dict[str, Writer] = {
+    "generate": by_generate, "label": by_label, "evaluate run": by_store, "evaluate attack": by_attack,
+    "evaluate perplexity": by_judge, "ray": by_ray,
+}  # fmt: skip
+each = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+
+
+@pytest.fixture(autouse=True)
+def instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second model that says the same of every text."""
+    monkeypatch.setattr(judge, "perplexities", lambda m, t, texts, before: [Perplexity(None, 2.5, 9)] * len(texts))
+
+
+def lines_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.jsonl"))}
+
+
+def written(write: Writer, folder: Path, inputs: Path, model: str) -> dict[str, bytes]:
+    """Files of lines of one uninterrupted run; commands end well."""
+    folder.mkdir(exist_ok=True)
+    inputs.mkdir(exist_ok=True)
+    done = write(folder, inputs, model)
+    assert done is None or done.exit_code == 0, done.output
+    return lines_in(folder)
+
+
+def assert_stops(write: Writer, folder: Path, inputs: Path, model: str) -> None:
+    """The library raises, a command says so in one sentence; only whole lines stay, and some do."""
+    if write in (by_generate, by_label):
+        assert_refused(write(folder, inputs, model), "no space left on device; make room")
+    else:
+        with pytest.raises(OSError, match=r"\.jsonl") as caught:
+            write(folder, inputs, model)
+        assert caught.value.errno == errno.ENOSPC
+    [left] = lines_in(folder).values()
+    assert left.endswith(b"\n") and all(isinstance(json.loads(line), dict) for line in left.splitlines())
+
+
+@each
+def test_short_writes_lose_nothing(write: Writer, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = written(write, tmp_path / "plain", tmp_path / "in", model)
+    inject(monkeypatch, ShortFile)
+    assert written(write, tmp_path / "short", tmp_path / "in", model) == plain
+
+
+@each
+def test_a_full_disk(write: Writer, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = written(write, tmp_path / "plain", tmp_path / "in", model)
+    [content] = plain.values()
+    inject(monkeypatch, FullFile)
+    monkeypatch.setattr(FullFile, "room", len(content) // 2)
+    (tmp_path / "full").mkdir()
+    assert_stops(write, tmp_path / "full", tmp_path / "in", model)
+    monkeypatch.setattr(FullFile, "room", 10**9)  # room is made
+    assert written(write, tmp_path / "full", tmp_path / "in", model) == plain
+
+
+@each
+def test_a_real_disk_that_is_full(write: Writer, model: str, tmp_path: Path) -> None:
+    plain = written(write, tmp_path / "plain", tmp_path / "in", model)
+    [content] = plain.values()
+    assert len(content) > 4500  # more than the page that is left
+    with mounted(tmp_path / "disk", "256k") as disk:
+        ballast = fill(disk, 8192 if write is by_label else 4096)
+        assert_stops(write, disk, tmp_path / "in", model)
+        ballast.unlink()
+        assert written(write, disk, tmp_path / "in", model) == plain
+    assert KEY.encode() not in content
