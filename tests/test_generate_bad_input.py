@@ -105,6 +105,21 @@ def test_windows_that_decoding_cannot_supply(model: Any, previous: int) -> None:
         generate(model, watermark=caw.KGW(key=1), policy=caw.CapacityPolicy(evaluator))
 
 
+def test_weights_that_became_no_numbers_are_refused(model: Any) -> None:
+    """After the policy was made; decoding would leave every token unmarked in silence."""
+    evaluator = spread_evaluator(model)
+    policy = caw.CapacityPolicy(evaluator)
+    evaluator.scale[0] = 0
+    with pytest.raises(ValueError, match="evaluator scales must be positive, the evaluator holds 0; train again"):
+        generate(model, watermark=caw.KGW(key=1), policy=policy)
+
+
+@pytest.mark.parametrize("bad", [5, None, b"smollm2-135m", {}])
+def test_evaluators_of_other_types_are_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match="evaluator must be a name, a path or a caw Evaluator, got"):
+        caw.CapacityPolicy(bad)
+
+
 def test_evaluator_of_another_model_is_named(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluator = spread_evaluator(model)
     evaluator.provenance["model"] = "someone/else-7b"

@@ -15,9 +15,11 @@ from safetensors.torch import save
 from torch.nn.functional import dropout
 
 from caw.evaluator.features import FeatureSpec
-from caw.evaluator.token_classes import class_table
+from caw.evaluator.token_classes import CLASSES, class_table
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03
+GREATEST_SUM = 1e30  # float32 ends at 3.4e38, and kernels may sum in any order
 
 
 class Evaluator(torch.nn.Module):
@@ -48,7 +50,11 @@ class Evaluator(torch.nn.Module):
                 f"an evaluator of {spec.classes} token classes needs {'a' if spec.classes else 'no'} table of them; "
                 "make it with token_classes.class_table"
             )
+        if token_class is not None:
+            _check_classes(token_class)
         self.register_buffer("token_class", token_class)
+        if not isinstance(provenance, dict | None):
+            raise TypeError(f"provenance must be a dict, got {type(provenance).__name__}; leave it out")
         self.spec, self.hidden, self.provenance = spec, hidden, dict(provenance or {})
         self.register_buffer("mean", torch.zeros(spec.size))
         self.register_buffer("scale", torch.ones(spec.size))
@@ -67,6 +73,32 @@ class Evaluator(torch.nn.Module):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Features float32 [B, size] -> capacity float32 [B] in (0, 1); high = important = protect."""
         return self.logits(features).sigmoid()
+
+    @torch.no_grad()
+    def check_numbers(self, name: str = "the evaluator") -> None:
+        """Raise ValueError unless every input gives a capacity: a NaN would leave its token unmarked in silence.
+
+        Scales must be positive, and the greatest sums that any features can reach stay far inside float32.
+        """
+        tensors = [t.detach().double().cpu() for t in self.weights()]
+        if not all(bool(t.isfinite().all()) for t in tensors):
+            raise ValueError(f"evaluator weights must be finite, {name} holds others; train again")
+        mean, scale, *layers = tensors
+        if not bool((scale > 0).all()):
+            raise ValueError(
+                f"evaluator scales must be positive, {name} holds {float(scale.min()):g}; train again with `caw "
+                "train-evaluator`"
+            )
+        most = (GREATEST_INPUT + mean.abs()) / scale
+        reached = float(most.max())
+        for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+            most = weight.abs() @ most + bias.abs()
+            reached = max(reached, float(most.max()))
+        if not reached < GREATEST_SUM:
+            raise ValueError(
+                f"evaluator weights must keep every sum below {GREATEST_SUM:g}, those of {name} can reach "
+                f"{reached:.0e}, where capacities are no numbers; train again with `caw train-evaluator`"
+            )
 
     def weights(self) -> list[torch.Tensor]:
         """What the op `evaluate_capacity` takes: mean, scale, W1, b1, W2, b2, W3, b3."""
@@ -98,7 +130,7 @@ class Evaluator(torch.nn.Module):
         """Load shipped weights by name ("smollm2-135m") or any .safetensors file that `save` wrote.
 
         Raises FileNotFoundError or ValueError in one sentence: no such file, a file of something else, features this
-        version does not know, weights of another shape, weights that are not finite.
+        version does not know, weights of another shape, weights that are not finite or cannot give capacities.
         """
         path = WEIGHTS_FOLDER / f"{name_or_path}.safetensors" if str(name_or_path) in shipped() else Path(name_or_path)
         if not path.is_file():
@@ -112,7 +144,10 @@ class Evaluator(torch.nn.Module):
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             spec = FeatureSpec(**json.loads(metadata["spec"]))
             provenance, table = json.loads(metadata["provenance"]), tensors.get("token_class")
-            network = cls(spec, int(metadata["hidden"]), provenance, table)
+            hidden = int(metadata["hidden"])
+            if tensors["layer1.bias"].shape != (hidden,) or not hidden:  # before memory is asked for
+                raise ValueError(f"width {hidden} in its metadata and weights of another")
+            network = cls(spec, hidden, provenance, table)
             network.load_state_dict(tensors)
         except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             found = f"no {error} in its metadata" if isinstance(error, KeyError) else str(error).replace("\n", " ")
@@ -120,9 +155,16 @@ class Evaluator(torch.nn.Module):
                 f"expected evaluator weights of this version in {path}, found: {found}; train again with "
                 "`caw train-evaluator`"
             ) from error
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            raise ValueError(f"evaluator weights must be finite, {path} holds others; train again")
+        network.check_numbers(str(path))
         return network.eval().requires_grad_(False)
+
+
+def _check_classes(table: torch.Tensor) -> None:
+    if table.dtype != torch.uint8 or table.ndim != 1 or not table.numel() or int(table.max()) >= len(CLASSES):
+        raise ValueError(
+            f"token_class must be uint8 [V] below {len(CLASSES)}, got {table.dtype} {list(table.shape)}; make it with "
+            "token_classes.class_table"
+        )
 
 
 def check_model(evaluator: Evaluator, model_name: str | Path, stacklevel: int = 2) -> None:

@@ -40,7 +40,13 @@ class CapacityPolicy(Policy):
     def __post_init__(self) -> None:
         require_number("theta", self.theta, 0, 1, closed=True)
         require_number("beta", self.beta, 0, MAX_STRENGTH, closed=True)
+        if not isinstance(self.evaluator, (Evaluator, str, Path)):
+            raise TypeError(
+                f"evaluator must be a name, a path or a caw Evaluator, got {type(self.evaluator).__name__}; pass e.g. "
+                "'smollm2-135m'"
+            )
         network = self.evaluator if isinstance(self.evaluator, Evaluator) else Evaluator.load(self.evaluator)
+        network.check_numbers()
         object.__setattr__(self, "network", network)
 
     @property

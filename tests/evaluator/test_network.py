@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from caw.evaluator import Evaluator, FeatureSpec, check_model
+from caw.evaluator.network import shipped
+from caw.policies import CapacityPolicy
 from caw.testing import assert_close
 
 SPEC = FeatureSpec(previous=2, next=1, k=11, transform="gap")
@@ -70,9 +72,23 @@ def test_dropout_only_while_training():
         {"spec": None},
         {"hidden": "wide"},
         {"hidden": "18"},
+        {"hidden": "1000000000"},
+        {"provenance": "[1]"},
         {"provenance": None},
     ],
-    ids=["version", "K-too-large", "K-of-other-weights", "field", "json", "no-spec", "hidden", "width", "provenance"],
+    ids=[
+        "version",
+        "K-too-large",
+        "K-of-other-weights",
+        "field",
+        "json",
+        "no-spec",
+        "hidden",
+        "width",
+        "huge",
+        "list",
+        "provenance",
+    ],
 )
 def test_load_refuses_other_metadata(tmp_path, metadata):
     path = tmp_path / "e.safetensors"
@@ -92,12 +108,60 @@ def test_load_refuses_damaged_files(tmp_path, keep):
         Evaluator.load(path)
 
 
-def test_load_refuses_weights_that_are_not_finite(tmp_path):
+BAD_NUMBERS = {
+    "scale 0": ("scale", 0.0, "scales must be positive, .* holds 0; train again"),
+    "negative scale": ("scale", -1.0, "scales must be positive, .* holds -1; train again"),
+    "tiny scale": (
+        "scale",
+        1e-38,
+        r"keep every sum below 1e\+30, those of .* can reach \d.*, where capacities are no num",
+    ),
+    "denormal scale": ("scale", 1e-42, r"keep every sum below 1e\+30"),
+    "infinite scale": ("scale", torch.inf, "must be finite"),
+    "NaN mean": ("mean", torch.nan, "must be finite"),
+    "huge mean": ("mean", 3e38, r"keep every sum below 1e\+30"),
+    "infinite weight": ("layer1.weight", -torch.inf, "must be finite"),
+    "huge weights": ("layer2.weight", 1e38, r"keep every sum below 1e\+30"),
+    "NaN bias": ("layer3.bias", torch.nan, "must be finite"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_NUMBERS)
+def test_load_refuses_weights_that_can_give_no_capacity(tmp_path, what):
+    """With a scale of 0 or 1e-38 every capacity was NaN, which left every token unmarked without a word."""
+    name, value, message = BAD_NUMBERS[what]
     network = Evaluator(SPEC, 3)
-    network.layer2.bias.data[1] = torch.nan
+    network.state_dict()[name].view(-1)[0] = value
     network.save(tmp_path / "e.safetensors")
-    with pytest.raises(ValueError, match="must be finite"):
-        Evaluator.load(tmp_path / "e.safetensors")
+    for refused in (lambda: Evaluator.load(tmp_path / "e.safetensors"), lambda: CapacityPolicy(network)):
+        with pytest.raises(ValueError, match=message) as caught:
+            refused()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_weights_give_capacities(name):
+    """Far from the limit: their inputs' scales are at least 1e-6."""
+    Evaluator.load(name).check_numbers()
+
+
+def test_sums_at_the_limit_are_numbers():
+    """The bound holds: weights just inside it give a capacity for the worst features."""
+    network = Evaluator(SPEC, 4).eval()
+    for tensor in network.state_dict().values():
+        tensor.fill_(1.0)
+    network.state_dict()["scale"].fill_(24 * SPEC.size * 16 / 0.9e30)
+    network.check_numbers()
+    for sign in (-1, 1):
+        assert network(torch.full((1, SPEC.size), sign * 23.03)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "table", [torch.full((4,), 11, dtype=torch.uint8), torch.zeros(4), torch.zeros(2, 2, dtype=torch.uint8)]
+)
+def test_tables_of_no_classes_are_refused(table):
+    with pytest.raises(ValueError, match=r"token_class must be uint8 \[V\] below 11, got"):
+        Evaluator(FeatureSpec(classes=11), 3, None, table)
 
 
 @pytest.mark.parametrize("name", ["no-such-evaluator", "folder/none.safetensors", ""])
