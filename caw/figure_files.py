@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from caw.files import write_text, write_whole
+
 DPI = 150  # of images
 FONTS = ["DejaVu Sans"]  # one name: matplotlib writes the whole list into every text
 GEOMETRY = re.compile(r' (?:d|x|y|width|height|viewBox|transform)="[^"]*"')
@@ -15,15 +17,18 @@ NO_TURN = re.compile(r' transform="rotate\(-?0 [^"]*\)"')
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a matplotlib figure; the name's ending says what: .svg as `svg_text` makes it, else what matplotlib knows.
+    """Write a matplotlib figure, whole or not at all; the name's ending says what: .svg as `svg_text` makes it, else
+    what matplotlib knows, without an ending PNG.
 
     Raises ValueError for an ending that matplotlib does not know, OSError where the file cannot be written.
     """
     place = Path(path)
     if place.suffix.lower() == ".svg":
-        place.write_text(svg_text(figure, place.stem), encoding="utf-8")
+        write_text(place, svg_text(figure, place.stem))
     else:
-        figure.savefig(place, dpi=DPI)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=place.suffix.removeprefix(".") or "png", dpi=DPI)
+        write_whole(place, drawn.getvalue())
 
 
 def svg_text(figure: Any, name: str, *, transparent: bool = False) -> str:

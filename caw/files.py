@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import re
 import secrets
@@ -49,13 +48,6 @@ def write_whole(path: StrPath, content: bytes) -> None:
 def write_text(path: StrPath, text: str) -> None:
     """`write_whole` of UTF-8; text that is no valid Unicode raises before anything is written."""
     write_whole(path, text.encode("utf-8"))
-
-
-def save_figure(figure: Any, path: StrPath) -> None:
-    """`write_whole` of a matplotlib figure; the ending says the format, none is PNG."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=Path(path).suffix.removeprefix(".") or "png", dpi=150)
-    write_whole(path, drawn.getvalue())
 
 
 def write_all(file: Any, content: bytes) -> None:

@@ -62,15 +62,16 @@ def read_bounded(source: StrPath, longest: int = LONGEST) -> bytes:
     return content
 
 
-def read_text(source: StrPath, longest: int = LONGEST) -> str:
-    """`read_bounded` of UTF-8 text, without a byte order mark, line ends as they are.
+def read_text(source: StrPath, *, translate: bool = False) -> str:
+    """`read_bounded` of UTF-8 text, without a byte order mark; translate: every kind of line end becomes "\n".
 
     Raises ValueError in one sentence for other bytes.
     """
     try:
-        return read_bounded(source, longest).decode("utf-8-sig")
+        text = read_bounded(source).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{_name(source)} must be UTF-8 text, it is not; convert it") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n") if translate else text
 
 
 def _name(source: StrPath) -> str:

@@ -56,3 +56,18 @@ def test_other_endings_are_images(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ValueError, match="not supported"):
         save_figure(drawn(), tmp_path / "a.nothing")
+
+
+def test_figures_are_replaced_whole(tmp_path: Path) -> None:
+    figures = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
+    path = tmp_path / "plot.svg"
+    save_figure(figures.Figure(), path)
+    good = path.read_bytes()
+    assert b"<svg" in good
+    broken = figures.Figure()
+    broken.text(0.5, 0.5, "$\\frac$")  # no formula: drawing it fails
+    with pytest.raises(ValueError):
+        save_figure(broken, path)
+    assert path.read_bytes() == good
+    save_figure(figures.Figure(), tmp_path / "plot")
+    assert (tmp_path / "plot").read_bytes().startswith(b"\x89PNG")

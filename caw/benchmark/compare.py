@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.benchmark.cases import KIND
+from caw.inputs import read_bounded
 
 LEAST = 0.02  # a smaller change is not worth a word, however sure
 STANDARD_ERRORS = 3.0
@@ -43,7 +44,7 @@ class Change:
 def read(path: str | Path) -> dict[str, Any]:
     """A saved run; ValueError if the file is none."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(read_bounded(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"a saved run must be JSON, {path} is not ({error}); give a file of --json") from error
     if not isinstance(found, dict) or found.get("kind") != KIND or not isinstance(found.get("rows"), list):

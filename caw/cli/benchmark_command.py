@@ -20,6 +20,7 @@ from caw.benchmark.modes import PLAIN
 from caw.benchmark.plot import plot, require_matplotlib
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL
 
 CASES, OUTPUT = "Cases", "Output"
@@ -84,9 +85,10 @@ def benchmark(
             tokens, _numbers("--candidates", candidates), rounds, theta, beta, dtype,
             opt.prepare_device(device, threads), threads, memory, allow_differences, max_seconds,
         )  # fmt: skip
-        for path in (json_file, plot_file):
-            if path is not None and not path.parent.is_dir():
-                raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
+        check_paths(
+            {"--model": model, "--evaluator": evaluator, "--compare": compare_file},
+            {"--json": json_file, "--plot": plot_file},
+        )
         if plot_file is not None:
             require_matplotlib()
         before = read(compare_file) if compare_file is not None else None
@@ -97,7 +99,7 @@ def benchmark(
             last = sofar["rows"][-1]
             show_case(last["batch"], last["prompt"], sofar["rows"])
             if json_file is not None:
-                json_file.write_text(json.dumps(sofar, indent=1) + "\n", encoding="utf-8")
+                write_text(json_file, json.dumps(sofar, indent=1) + "\n")
 
         try:
             with console.status("starting") as status:

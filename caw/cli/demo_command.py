@@ -13,6 +13,7 @@ from caw.cli.errors import complain, user_errors
 from caw.decoding.settings import DecodeSettings
 from caw.demo import render, run_demo
 from caw.demo_page import page
+from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL, load_model
 from caw.policies import CapacityPolicy
 from caw.watermarks import KGW
@@ -54,13 +55,12 @@ def demo(
     - caw demo --prompt "Tell me about the history of tea." --theta 0.5
     """
     with user_errors():
+        check_paths({"--model": model, "--evaluator": evaluator}, {"--html": html})
         watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})
         assert isinstance(watermark, KGW)
         policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
         assert isinstance(policy, CapacityPolicy)
         DecodeSettings(max_new_tokens)  # a bad number is refused before anything is loaded
-        if html is not None and not html.parent.is_dir():
-            raise FileNotFoundError(f"the page's folder must exist, found none at {html.parent}; create it")
         device = opt.prepare_device(device, threads)
         console = Console(stderr=True)
         with console.status(f"loading {model}"):
@@ -70,5 +70,5 @@ def demo(
             result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)
         render(result, Console())
         if html is not None:
-            html.write_text(page(result), encoding="utf-8")
+            write_text(html, page(result))
             complain(f"wrote {html}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +14,14 @@ from caw.cli import options as opt
 from caw.cli.detect_config import read_candidates
 from caw.cli.detect_output import Item, Result, result_line, show, show_null_reports, show_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.cli.generate_command import open_lines
 from caw.detection import Detector
 from caw.detection.candidates import detect_any
 from caw.detection.html_report import write_html
 from caw.detection.locate import Region, locate
 from caw.detection.null_report import null_report, plot_qq
 from caw.detection.power import power_table
+from caw.files import check_paths
+from caw.inputs import open_input, read_text
 from caw.jsonl import Row, read_rows, text_field
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.watermarks import Watermark
@@ -53,7 +53,7 @@ class Task:
 
 def detect(
     source: Annotated[str | None, typer.Argument(metavar="FILE", help="A text file; - is stdin.")] = None,
-    text: Annotated[str | None, typer.Option(help="The text itself.")] = None,
+    text: Annotated[str | None, typer.Option(help="The text itself; - reads it from stdin.")] = None,
     input: Annotated[
         str | None, typer.Option("--input", "-i", help='JSONL, a text a line: {"text": ..., "id": ...}; - is stdin.')
     ] = None,
@@ -112,6 +112,9 @@ def detect(
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     """
     with user_errors():
+        given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
+        files = {"--config": config, "--tokenizer": tokenizer, "--weights": weights}
+        check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         marks = _watermarks(
             config, watermark, key,
             {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
@@ -123,7 +126,6 @@ def detect(
         }
         task = Task(detectors, fpr, as_json, scores, regions, html)
         _check(task, qq, null, power)
-        given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
         items, bad = read_items(given, field)
         task = _with_tokenizer(task, items, tokenizer)
         if null is not None:
@@ -237,12 +239,12 @@ def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], 
         )
     lines = sources[given[0]]
     assert lines is not None
-    if given[0] == "--text":
+    if given[0] == "--text" and lines != "-":
         return [Item(1, 1, lines)], 0
-    if given[0] == "FILE":
-        return [Item(1, 1, _read_text(lines))], 0
+    if given[0] in ("--text", "FILE"):
+        return [Item(1, 1, read_text(lines))], 0
     items, bad = [], 0
-    with open_lines(lines) as stream:
+    with open_input(lines) as stream:
         for row in read_rows(stream):
             try:
                 if not isinstance(row, Row):
@@ -254,14 +256,6 @@ def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], 
                 bad += 1
                 complain(f"{lines}, line {row.number}: {error}")
     return items, bad
-
-
-def _read_text(source: str) -> str:
-    try:
-        raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{source} must be UTF-8 text, it is not; convert it") from None
 
 
 def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:

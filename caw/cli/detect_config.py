@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.cli import options as opt
+from caw.inputs import read_text
 from caw.watermarks import Watermark
 
 
@@ -28,7 +29,7 @@ def read_candidates(path: Path) -> dict[str, Watermark]:
     import yaml  # comes with transformers
 
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = yaml.safe_load(read_text(path))
     except yaml.YAMLError:
         # what the parser says would quote the file, and with it perhaps a key
         raise ValueError(f"{path} must be a YAML file, it cannot be read; check its indentation and quotes") from None

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.cli.generate_command import open_lines
 from caw.detection.estimate_weights import estimate_weights, weights_by_kind
 from caw.detection.expected_weights import expected_weights, strengths_of
 from caw.detection.weights import TokenWeights
@@ -22,6 +21,8 @@ from caw.evaluator import Evaluator
 from caw.evaluator.pipeline import fitted
 from caw.evaluator.positions import Positions
 from caw.evaluator.train import predict
+from caw.files import check_paths
+from caw.inputs import open_input
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
 from caw.watermarks import Watermark
@@ -70,6 +71,11 @@ def detection_weights(
     """
     bad = 0
     with user_errors():
+        check_paths(
+            {"--input": input, "--config": config, "--like": like, "--positions": positions, "--evaluator": evaluator,
+             "--tokenizer": tokenizer},
+            {"--output": output},
+        )  # fmt: skip
         about = {"tokenizer": tokenizer, "command": shlex.join(["caw", *sys.argv[1:]])}
         if sum(given is not None for given in (like, positions, input)) > 1 or (config is not None and input is None):
             raise ValueError("--like, --positions and --input with --config are three ways, got two; choose one")
@@ -110,7 +116,7 @@ def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[di
     """Texts (or ids) by watermark, and how many lines were bad (each reported)."""
     texts: dict[Watermark, list[Any]] = {}
     bad = 0
-    with open_lines(source) as stream:
+    with open_input(source) as stream:
         for row in read_rows(stream):
             try:
                 if not isinstance(row, Row):

@@ -33,6 +33,7 @@ def user_errors() -> Iterator[None]:
         except USER_ERRORS as error:
             if os.environ.get("CAW_TRACEBACK") == "1":
                 raise
+            _let_go_of_stdout()
             complain(one_sentence(error))
             raise typer.Exit(BAD_USAGE) from None
         except KeyboardInterrupt:
@@ -41,6 +42,15 @@ def user_errors() -> Iterator[None]:
         except torch.OutOfMemoryError:
             complain("the device ran out of memory; lower --batch-size or --max-new-tokens, or use --device cpu")
             raise typer.Exit(BAD_LINES) from None
+
+
+def _let_go_of_stdout() -> None:
+    """What stdout could not take (a full disk) it shall not be given again at exit: that would be a second error."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(message: str) -> None:

@@ -29,6 +29,8 @@ from caw.evaluator.labels import TEMPLATE, digest
 from caw.evaluator.pipeline import TRANSFORMS, fitted, labelled, obtain_positions, protect_line_ends, table_for
 from caw.evaluator.positions import Positions
 from caw.evaluator.train import TrainSettings
+from caw.files import check_paths, write_text
+from caw.inputs import read_text
 from caw.progress import Bar
 
 evaluate = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
@@ -58,16 +60,11 @@ class Output:
     table: Path | None
     plot: Path | None
 
-    def check(self) -> None:
-        for path in (self.json, self.table, self.plot):
-            if path is not None and not path.parent.is_dir():
-                raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
-
     def write(self, results: Mapping[str, ablation.Measured], about: Mapping[str, Any], *, last: bool) -> None:
         if self.json:
-            self.json.write_text(json.dumps(ablation.as_json(results), indent=1) + "\n")
+            write_text(self.json, json.dumps(ablation.as_json(results), indent=1) + "\n")
         if self.table:
-            self.table.write_text(ablation.as_markdown(results, about))
+            write_text(self.table, ablation.as_markdown(results, about))
         if self.plot and last:
             ablation.plot(ablation.as_json(results), self.plot)
 
@@ -125,7 +122,11 @@ def evaluate_evaluator_command(
     """
     with user_errors():
         output = Output(json_file, table, plot)
-        output.check()
+        check_paths(
+            {"--model": model, "--labels": labels, "--evaluator": evaluator, "--positions": positions,
+             "--prefix-file": prefix_file},
+            {"--json": json_file, "--table": table, "--plot": plot},
+        )  # fmt: skip
         texts = labelled(labels, data_dir, statement)
         name = evaluator or shipped_for(model)
         known = Evaluator.load(name) if name else None
@@ -135,7 +136,7 @@ def evaluate_evaluator_command(
             raise ValueError(f"--no-train needs weights to measure, got none for {model!r}; name the --evaluator")
         line_ends = bool(data.get("line_ends")) if line_ends is None else line_ends
         specs = ablation.variants(_transforms(transforms), _window(window), line_ends)
-        prefix = prefix_file.read_text(encoding="utf-8") if prefix_file else ""
+        prefix = read_text(prefix_file, translate=True) if prefix_file else ""
         device = opt.prepare_device(device, threads)
         with _folder(positions) as folder:
             stored = obtain_positions(

@@ -10,10 +10,11 @@ import torch
 import typer
 
 from caw.cli.errors import INTERRUPTED, complain, user_errors
-from caw.evaluation.config import read_config
-from caw.evaluation.publish import publish
+from caw.evaluation.config import Config, read_config
+from caw.evaluation.publish import PUBLISHED, publish
 from caw.evaluation.run import Runner, Shard
 from caw.evaluation.store import Store
+from caw.files import check_paths
 
 
 def evaluate_run_command(
@@ -69,6 +70,7 @@ def evaluate_run_command(
         if threads is not None:
             torch.set_num_threads(threads)
         folder = output or Path(settings.output)
+        _check_files(config, settings, folder, publish_to)
         store = Store(folder)
         runner = Runner(replace(settings, output=str(folder)), store, shard, limit, tuple(only or ()), say=complain)
         try:
@@ -81,3 +83,14 @@ def evaluate_run_command(
         if publish_to is not None:
             count = publish(runner.scorer, runner.config.plan(), publish_to)
             complain(f"published {count} answers in {publish_to}")
+
+
+def _check_files(given: Path, config: Config, folder: Path, publish_to: Path | None) -> None:
+    """Refuse files of the folders that are replaced, where they are what the run reads."""
+    read: dict[str, Path | str | None] = {"--config": given}
+    read |= {f"tasks.{name}": getattr(task, "path", None) for name, task in config.tasks.items()}
+    read |= {f"models.{name}": spec.source for name, spec in config.models.items()}
+    places: list[tuple[Path, tuple[str, ...]]] = [(folder, ("results.json", "scores.jsonl"))]
+    places += [(publish_to, PUBLISHED)] if publish_to is not None else []
+    written = {str(place / name): place / name for place, names in places for name in names}
+    check_paths(read, {name: path for name, path in written.items() if path.exists()})

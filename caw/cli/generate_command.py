@@ -21,6 +21,8 @@ from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.decoding.prompts import encode_prompts, fit_budget
 from caw.decoding.settings import DecodeSettings, marks_eos
 from caw.entrance import GenerationResult, iter_generate
+from caw.files import check_paths
+from caw.inputs import open_input, read_text
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
 from caw.policies import Policy
@@ -150,6 +152,7 @@ def generate(
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
+        check_paths({"--input": input, "--model": model, "--evaluator": evaluator}, {"--output": output})
         mark = opt.build_watermark(
             watermark,
             key,
@@ -176,9 +179,10 @@ def generate(
         plan = Plan(
             model, mark, how if mark else None, settings, batch_size, tuple(stop or ()), chat, with_prompt, running
         )
+        encode(plan.label)  # refuses an option that no line can hold
         device = opt.prepare_device(device, threads)
         jobs, bad = read_jobs(prompt, input, field)
-        with open_output(output, resume, plan, input) as (write, written):
+        with open_output(output, resume, plan) as (write, written):
             jobs = [job for job in jobs if job.id not in written]
             if written and not jobs:
                 complain(f"nothing left to do: {len(written)} texts are written")
@@ -196,10 +200,10 @@ def read_jobs(prompt: str | None, source: str | None, field: str) -> tuple[list[
     if (prompt is None) == (source is None):
         raise ValueError(f"expected one of --prompt and --input, got {'none' if prompt is None else 'both'}; give one")
     if prompt is not None:
-        return [Job(1, 1, sys.stdin.read() if prompt == "-" else prompt)], 0
+        return [Job(1, 1, read_text("-", translate=True) if prompt == "-" else prompt)], 0
     assert source is not None
     jobs, bad = [], 0
-    with open_lines(source) as lines:
+    with open_input(source) as lines:
         for row in read_rows(lines):
             try:
                 if not isinstance(row, Row):
@@ -209,16 +213,6 @@ def read_jobs(prompt: str | None, source: str | None, field: str) -> tuple[list[
                 bad += 1
                 complain(f"{_where(source, row.number)}{error}")
     return jobs, bad
-
-
-@contextlib.contextmanager
-def open_lines(source: str) -> Iterator[Any]:
-    """A binary file of lines; - is stdin."""
-    if source == "-":
-        yield sys.stdin.buffer
-        return
-    with open(source, "rb") as lines:
-        yield lines
 
 
 def _where(source: str | None, line: int) -> str:
@@ -261,7 +255,7 @@ def _unnumbered(message: Exception | str) -> str:
 
 @contextlib.contextmanager
 def open_output(
-    path: Path | None, resume: bool, plan: Plan, source: str | None
+    path: Path | None, resume: bool, plan: Plan
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], set[RowId]]]:
     """(how to write a line, ids written before).
 
@@ -272,8 +266,6 @@ def open_output(
             raise ValueError("--resume needs the file to continue, got no --output; name it")
         yield _print_line, set()
         return
-    if source not in (None, "-") and path.exists() and path.samefile(source):
-        raise ValueError(f"output must be another file than input, got {path} for both; name a new file")
     label, number = plan.label, itertools.count(1)
 
     def keep(line: dict[str, Any]) -> RowId | None:

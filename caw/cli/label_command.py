@@ -24,7 +24,7 @@ from caw.evaluator.labelers.base import label_documents, label_line, read_docume
 from caw.evaluator.labelers.endpoint import estimate_cost
 from caw.evaluator.labelers.lexical import KINDS
 from caw.evaluator.labels import LabelledText, read_labels
-from caw.files import write_text
+from caw.files import check_paths, write_text
 from caw.inputs import read_bounded
 from caw.jsonl import JsonlWriter
 from caw.models import load_model, load_tokenizer
@@ -112,6 +112,11 @@ def label(
             raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one of these")
         if labeler != "lexical" and model is None:
             raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
+        check_paths(
+            {"--data-dir": data_dir / dataset / f"{split}.jsonl", "--same-as": same_as, "--compare": compare,
+             "--model": model, "--tokenizer": tokenizer},
+            {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
+        )  # fmt: skip
         chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
         device = opt.prepare_device(device, threads)
         # before a model is loaded or money is spent

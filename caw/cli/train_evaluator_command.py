@@ -18,6 +18,8 @@ from caw.evaluator.labels import TEMPLATE
 from caw.evaluator.pipeline import TRANSFORMS, default_specs, train_evaluator
 from caw.evaluator.token_classes import CLASSES
 from caw.evaluator.train import TrainSettings
+from caw.files import check_paths
+from caw.inputs import read_text
 
 FEATURES, TRAINING = "Features", "Training"
 COLUMNS = ("auroc", "average_precision", "f1")
@@ -74,12 +76,16 @@ def train_evaluator_command(
     - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
     """
     with user_errors():
+        check_paths(
+            {"--model": model, "--labels": labels, "--prefix-file": prefix_file, "--positions": positions},
+            {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
+        )
         classes = len(CLASSES) if token_classes else 0
         specs = default_specs(previous, following, classes, line_ends)
         if transform is not None:
             specs = [replace(specs[0], transform=transform)]  # type: ignore[arg-type]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
-        prefix = prefix_file.read_text(encoding="utf-8") if prefix_file else ""
+        prefix = read_text(prefix_file, translate=True) if prefix_file else ""
         result = train_evaluator(
             model, labels, data_dir, output, specs, settings, line_ends=line_ends, statement=statement,
             template=template, prefix=prefix,

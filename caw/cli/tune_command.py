@@ -15,6 +15,7 @@ from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import read_jobs
 from caw.decoding.settings import DecodeSettings
 from caw.evaluation.tune import Point, Tuned, Tuner, encode, plot, tune
+from caw.files import check_paths, write_text
 from caw.models import load_model
 from caw.policies import CapacityPolicy
 
@@ -87,9 +88,9 @@ def tune_command(
     with user_errors():
         if protect is not None and power is not None and beta is not None:
             raise ValueError("--protect and --power together choose beta, got --beta as well; leave one out")
-        for path in (json_file, plot_file):
-            if path is not None and not path.parent.is_dir():
-                raise FileNotFoundError(f"an output's folder must exist, found none at {path.parent}; create it")
+        check_paths(
+            {"--input": input, "--model": model, "--evaluator": evaluator}, {"--json": json_file, "--plot": plot_file}
+        )
         mark = None
         if power is not None:
             mark = opt.build_watermark(
@@ -114,7 +115,7 @@ def tune_command(
                 "model": model, "watermark": opt.describe(mark), "fpr": fpr, "length": tuner.tokens,
                 "wanted": {"protected": protect, "power": power}, "settings": {**settings, "chat": chat},
             }  # fmt: skip
-            json_file.write_text(json.dumps({**tuned.as_dict(), **about}, indent=1) + "\n")
+            write_text(json_file, json.dumps({**tuned.as_dict(), **about}, indent=1) + "\n")
             complain(f"wrote {json_file}")
         if plot_file:
             plot(tuned, plot_file)

@@ -17,6 +17,7 @@ from caw.detection.detector import DetectionResult, Detector
 from caw.detection.locate import Region
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
+from caw.files import write_text
 from caw.show import format_p, visible
 from caw.watermarks import SynthID
 from caw.watermarks.green_list import GreenList
@@ -125,7 +126,7 @@ count again. Rest the pointer on a token for its score.</p>
 </body>
 </html>
 """
-    Path(path).write_text(page, encoding="utf-8")
+    write_text(path, page)
 
 
 def _article(name: str, result: DetectionResult, regions: Sequence[Region], detector: Detector) -> str:

@@ -20,6 +20,7 @@ from safetensors.numpy import save
 
 from caw.detection.statistics import Tails
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
+from caw.files import write_whole
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -68,7 +69,7 @@ class TokenWeights:
     def save(self, path: str | Path) -> None:
         """Write levels and provenance to one .safetensors file."""
         about = {"version": VERSION, "default": str(self.default), "provenance": json.dumps(self.provenance)}
-        Path(path).write_bytes(save({"levels": self.levels}, metadata=about))
+        write_whole(path, save({"levels": self.levels}, metadata=about))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> TokenWeights:

@@ -16,6 +16,7 @@ from typing import Any
 
 from caw.evaluation.generation_spec import GenerationSpec
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
+from caw.inputs import read_text
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 from caw.watermarks.base import require_int, require_number
@@ -225,7 +226,7 @@ def _select(name: str, known: Mapping[str, Any]) -> list[str]:
 
 def read_config(path: str | Path) -> Config:
     """The config of a YAML file; ImportError without pyyaml, OSError or ValueError for a file that is none."""
-    return parse_config(Path(path).read_text(encoding="utf-8"), str(path))
+    return parse_config(read_text(path, translate=True), str(path))
 
 
 def parse_config(text: str, where: str = "config") -> Config:

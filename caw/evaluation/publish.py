@@ -12,6 +12,7 @@ from caw.jsonl import encode
 
 LONGEST_ANSWER = 32  # characters
 DERIVED = ("scores.jsonl", "attacks.json", "perplexity.jsonl")  # without texts
+PUBLISHED = ("results.json", "answers.jsonl", *DERIVED)
 
 
 def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> int:

@@ -13,6 +13,7 @@ from caw.evaluation import report_tables as tables
 from caw.evaluation.report_data import ReportData, robustness
 from caw.evaluation.report_tables import Table
 from caw.figure_files import save_figure
+from caw.files import write_text
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1d1f; --soft: #63676e; --line: #d9dce1; --paper: #fff; --card: #f7f8fa; }
@@ -110,7 +111,7 @@ def write_report(
 
 
 def _write(path: Path, text: str, wrote: Callable[[Path], None]) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     wrote(path)
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from caw.inputs import lines_of, open_input, too_long
+
 NOTE = re.compile(r"<<.*?>>")
 FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *([^\s#].*?)\s*$")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -136,16 +138,21 @@ def _rows(path: Path, what: str) -> list[tuple[int, dict[str, Any]]]:
     if not path.is_file():
         raise FileNotFoundError(f"expected a {what} at {path}, found nothing; check the path")
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: expected one JSON object, found {error}; fix the line") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}; fix the line")
-        rows.append((number, row))
+    with open_input(path) as file:
+        for number, line in enumerate(lines_of(file), 1):
+            if line is None:
+                raise ValueError(f"{path}, line {number}: {too_long()}")
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                found = " ".join(str(error).split())
+                raise ValueError(f"{path}, line {number}: expected one JSON object, found {found}; fix it") from error
+            if not isinstance(row, dict):
+                found = type(row).__name__
+                raise ValueError(f"{path}, line {number}: expected a JSON object, got {found}; fix the line")
+            rows.append((number, row))
     return rows
 
 

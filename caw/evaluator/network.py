@@ -16,6 +16,7 @@ from torch.nn.functional import dropout
 
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.token_classes import CLASSES, class_table
+from caw.files import write_whole
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03
@@ -123,7 +124,7 @@ class Evaluator(torch.nn.Module):
         tensors = {k: v.detach().cpu().contiguous() for k, v in self.state_dict().items()}
         tensors = {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
         # safetensors' save_file makes a file that only its owner may read, whatever the umask: no good in a package
-        Path(path).write_bytes(save(tensors, metadata))
+        write_whole(path, save(tensors, metadata))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Evaluator:

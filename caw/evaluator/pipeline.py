@@ -21,6 +21,7 @@ from caw.evaluator.positions import SPLIT, Positions
 from caw.evaluator.teacher import record_positions
 from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table
 from caw.evaluator.train import TrainSettings, choose_transform, predict, train
+from caw.files import write_text
 from caw.models import load_model, load_tokenizer
 
 TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
@@ -92,7 +93,7 @@ def train_evaluator(
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         }
     evaluator.save(output)
-    output.with_suffix(".json").write_text(json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
+    write_text(output.with_suffix(".json"), json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
     return evaluator.provenance
 
 

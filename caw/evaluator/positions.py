@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from caw.evaluator.features import FeatureSpec
+from caw.files import naming, write_text
 from caw.record import RECORD_SIZE, Record
 
 VERSION = 1
@@ -51,7 +53,9 @@ class Positions:
         for names, count in ((ROW_ARRAYS, int(bounds[-1])), (TOKEN_ARRAYS, tokens)):
             for name, dtype in names.items():
                 shape = (count, RECORD_SIZE) if name in ("values", "ids") else (count,)
-                arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+                path = folder / f"{name}.npy"
+                arrays[name] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+                _take_room(path)
         return cls(arrays, bounds, {})
 
     def close(self, folder: Path, meta: dict[str, Any]) -> Positions:
@@ -59,8 +63,9 @@ class Positions:
         for array in self.arrays.values():
             assert isinstance(array, np.memmap)
             array.flush()
-        np.save(folder / "bounds.npy", self.bounds)
-        (folder / "meta.json").write_text(json.dumps({"version": VERSION, **meta}, indent=1) + "\n")
+        with naming(folder / "bounds.npy"):
+            np.save(folder / "bounds.npy", self.bounds)
+        write_text(folder / "meta.json", json.dumps({"version": VERSION, **meta}, indent=1) + "\n")
         return Positions.open(folder)
 
     @classmethod
@@ -141,6 +146,16 @@ class Positions:
             records = [self.record(self.window(some, j)) for j in range(-spec.previous, spec.next + 1)]
             out[start : start + CHUNK] = spec.assemble(records, table)
         return out
+
+
+def _take_room(path: Path) -> None:
+    """Give a file all the blocks that it will fill: on a full disk a hole in a mapped file ends the process (SIGBUS).
+
+    Raises OSError where the disk has not so much.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with naming(path), open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def part_of(document: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from caw.evaluation.tasks.base import Graded, Question, Task
 from caw.evaluation.tasks.grading import GRADES
+from caw.inputs import open_input
 from caw.jsonl import BadLine, read_rows, text_field
 
 
@@ -41,7 +42,7 @@ class JsonlTask(Task):
         return tuple(self.stops)
 
     def load(self) -> list[Question]:
-        with open(self.path, "rb") as lines:
+        with open_input(self.path) as lines:
             return self.usable(read_rows(lines), self.path, self._question)
 
     def grade(self, text: str, gold: str) -> Graded:
