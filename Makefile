@@ -1,4 +1,5 @@
-# make demo | test | test-fast | lint | format | benchmark | cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean
+# make demo | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | benchmark | cuda-compile | aot-all |
+# gpu-check | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -22,7 +23,7 @@ export GOMP_SPINCOUNT ?= 3000
 .PHONY: help demo setup test test-fast lint format clean distclean
 
 help:
-	@sed -n '1,3s/^# //p' Makefile
+	@sed -n '1,4s/^# //p' Makefile
 
 demo: $(DEMO_STAMP)
 	$(BIN)/caw demo $(ARGS)
@@ -46,10 +47,22 @@ test: $(TEST_STAMP)
 test-fast: $(TEST_STAMP)
 	$(call suite, and not slow)
 
+# What takes too long for every run (gates/table.py): a gate passes for the contents of its inputs, and its receipt in
+# gates/receipts says so until they change.
+.PHONY: gates gate gates-stale
+gates: $(TEST_STAMP)
+	$(BIN)/python -m gates run
+
+gate: $(TEST_STAMP)
+	$(BIN)/python -m gates run $(NAME) $(ARGS)
+
+gates-stale: $(TEST_STAMP)
+	$(BIN)/python -m gates list --stale
+
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy caw
+	$(BIN)/mypy caw gates
 
 format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
@@ -82,7 +95,7 @@ $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 clean:
 	rm -f $(DEMO_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find caw csrc triton_kernels tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find caw csrc triton_kernels tests benchmarks gates -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

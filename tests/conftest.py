@@ -38,22 +38,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         (pytest.fail if REQUIRE_GPU else pytest.skip)("needs CUDA")
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which a run on a bare GPU machine lacks
 def pytest_xdist_auto_num_workers() -> int:
     """Workers of `-n auto`: the cores this process may use; beyond eight only the demo model's tests are waited for."""
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--gate", metavar="NAME", help="the tests of this gate instead of all others (python -m gates list)"
+    )
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run of serial tests alone imports no file that has none of them."""
-    serial = config.option.markexpr.split(" ")[0] == "serial"
-    return True if serial and collection_path.is_file() and "mark.serial" not in collection_path.read_text() else None
+    """A run of one gate's tests, or of serial tests alone, imports no file that has none of them."""
+    gate, serial = config.getoption("gate"), config.option.markexpr.split(" ")[0] == "serial"
+    wanted = f'mark.gate("{gate}")' if gate else "mark.serial" if serial else ""
+    left_out = wanted and collection_path.is_file() and wanted not in collection_path.read_text(encoding="utf-8")
+    return True if left_out else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under pytest-xdist: what one worker must do alone, and the longest first, so that no worker ends alone."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
+    """Tests of gates wait to be asked for; under pytest-xdist the others are grouped and ordered."""
+    left_out = [item for item in items if _gate(item) != config.getoption("gate")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _gate(item) == config.getoption("gate")]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        _share_out(items)
+
+
+def _gate(item: pytest.Item) -> str | None:
+    """`@pytest.mark.gate("cuda")`."""
+    mark = item.get_closest_marker("gate")
+    return mark.args[0] if mark else None
+
+
+def _share_out(items: list[pytest.Item]) -> None:
+    """What one worker must do alone, and the longest first, so that no worker ends alone."""
     groups = [_group(item) for item in items]
     for item, group in zip(items, groups, strict=True):
         if group:
@@ -92,7 +115,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.workeroutput["compared"] = _compared()
 
 
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     node.config.stash.setdefault(WORKERS, []).append(getattr(node, "workeroutput", {}).get("compared", (0, [])))
 

@@ -116,4 +116,6 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
 def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
-    assert "set -euo pipefail" in script.read_text() and "make test" in script.read_text()
+    lines = script.read_text().splitlines()
+    assert "set -euo pipefail" in lines
+    assert lines[-3:] == ["make lint", 'make gate ARGS="--stale --no-receipts"', "make test"]

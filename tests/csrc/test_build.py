@@ -15,7 +15,7 @@ from caw import _ext
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.gate("cuda")
 def test_cuda_sources_compile() -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("needs nvcc")

@@ -114,7 +114,7 @@ def test_thousands_of_tied_and_masked_rows(name: str) -> None:
     compare(watermark, position(tied_rows(6000), watermark.window), 1.0)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.gate("ladders")
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_million_rows(name: str) -> None:
     """Six minutes: a million rows of every reweighting ladder, 160 000 of every race."""

@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "instruction_counts.py"
 
 
-@pytest.mark.slow
+@pytest.mark.gate("instructions")
 def test_hot_paths_take_no_more_instructions_than_recorded() -> None:
     found = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True)
     if found.returncode == 2:

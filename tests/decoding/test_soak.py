@@ -36,11 +36,12 @@ def tensors_alive() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-@pytest.mark.slow
+@pytest.mark.gate("soak")
 @pytest.mark.parametrize("fixed", [False, True])
 def test_no_memory_growth(fixed: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if OWN_PROCESS not in os.environ:  # among other tests the heap is too large and too torn to tell
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{request.node.name}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--gate", "soak",
+                   f"{__file__}::{request.node.name}"]  # fmt: skip
         done = subprocess.run(command, env={**os.environ, OWN_PROCESS: "1"}, capture_output=True, text=True)
         assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-3000:]
         return

@@ -29,7 +29,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.gate("aot")
 @pytest.mark.parametrize(
     "options, kernels",
     [(["--capability", "90", "--checked"], 64), (["--capability", "80", "100", "--few"], 22)],
@@ -101,7 +101,7 @@ for shift in (0, 1):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.gate("aot")
 def test_reports_follow_the_alignment_of_the_call():
     """Divisibility comes from the tensors of the call: a cache that is not aligned loses its asynchronous copies."""
     done = compiled("-c", MISALIGNED)

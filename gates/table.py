@@ -1,0 +1,85 @@
+"""Every gate, what it depends on and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# in patterns `*` stands for any characters, slashes too; each must name a file (tests/test_gates.py sees to it)
+CPP = ("*.cpp", "*.h", "*.inc", "*/build_flags.py")
+LIBRARY = ("caw/*.py", "*triton_kernels/*.py", *CPP)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """name: of its tests' mark and of its receipt; inputs: patterns of the files it depends on; tools: what it needs.
+
+    parallel: its tests run side by side (not where there is one, or where they use all cores themselves).
+    minutes: about how long it takes on two idle cores.
+    """
+
+    name: str
+    checks: str
+    inputs: tuple[str, ...]
+    tools: tuple[str, ...] = ()
+    parallel: bool = False
+    minutes: float = 1
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("-", "").isalnum() or not self.inputs:
+            raise ValueError(f"a gate needs a name of letters and digits and inputs, got {self}; give both")
+
+
+GATES = (
+    Gate(
+        "cuda",
+        "the CUDA sources compile for every architecture of the wheel, without spills",
+        ("*.cu", "*.h", "*/build_flags.py", "*/compile_cuda.py", "*/test_build.py"),
+        tools=("nvcc",),
+    ),
+    Gate(
+        "aot",
+        "Triton's kernels compile ahead of time within their bounds for three GPUs",
+        ("*triton_kernels/*.py", "*/aot_all.py", "*/test_aot.py"),
+        parallel=True,
+    ),
+    Gate(
+        "instructions",
+        "hot paths in C++ take no more instructions than recorded",
+        (*CPP, "*/instruction_counts.py", "*/instruction_counts.json", "*/test_instruction_counts.py"),
+        tools=("valgrind", "g++"),
+    ),
+    Gate(
+        "ladders",
+        "a million rows of every ladder, compiled against the reference",
+        (*CPP, "caw/watermarks/*.py", "caw/ops.py", "caw/record.py", "*csrc/test_candidates.py"),
+        parallel=True,
+        minutes=4,
+    ),
+    Gate(
+        "sanitizers",
+        "the tests of the C++ ops under the address and undefined-behaviour sanitizers",
+        (*CPP, "*csrc/*.py", "caw/ops.py"),
+        tools=("g++",),
+        minutes=4,
+    ),
+    Gate(
+        "fuzzer",
+        "a minute of random arguments to the C++ ops under the sanitizers",
+        (*CPP, "*/sanitize.py", "*/fuzz.py", "*/test_sanitizers.py", "caw/ops.py"),
+        tools=("g++",),
+        minutes=2,
+    ),
+    Gate(
+        "soak",
+        "memory stays where it was over two thousand prompts",
+        ("caw/*.py", *CPP, "*/test_soak.py", "*/architectures.py"),
+        parallel=True,
+        minutes=1,
+    ),
+    Gate(
+        "isa",
+        "the fast tests with the instruction sets of older and other processors",
+        (*LIBRARY, "tests/*.py"),
+        minutes=8,
+    ),
+)

@@ -1,0 +1,28 @@
+"""The C++ ops under the address and undefined-behaviour sanitizers: their own tests, and random arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "csrc" / "sanitize.py"
+
+
+def sanitized(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, said[-5000:]
+    assert "ERROR: AddressSanitizer" not in said and "runtime error:" not in said
+
+
+@pytest.mark.gate("sanitizers")
+def test_the_fast_tests_of_the_ops() -> None:
+    sanitized("test")
+
+
+@pytest.mark.gate("fuzzer")
+def test_a_minute_of_random_arguments() -> None:
+    sanitized("fuzz", "--seconds", "60")

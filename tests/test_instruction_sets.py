@@ -1,0 +1,40 @@
+"""The fast tests as other processors would run them: each library is told which instructions it may use.
+
+Libraries choose when they are loaded, so each set has processes of its own. Between them the sets ask each library for
+each of its choices: torch's own loops, oneDNN, MKL (torch's products), OpenBLAS (NumPy's and SciPy's), and this
+library's kernels. What differs between sets is the order of sums and the last bit: no test may depend on it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR", "OPENBLAS_CORETYPE", "CAW_CPU_ISA")
+SETS = {
+    "generic": ("default", "SSE41", "COMPATIBLE", "Zen", "generic"),
+    "avx2": ("avx2", "AVX2", "AVX2", "Haswell", "avx2"),
+    "avx512": ("avx512", "AVX512_CORE", "AVX512", "SkylakeX", "avx512"),  # without products of bfloat16
+}
+PHASES = (("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial"),
+          ("-m", "serial and not slow"))  # fmt: skip
+
+
+@pytest.mark.gate("isa")
+@pytest.mark.parametrize("name", SETS)
+def test_fast_tests_with_the_instructions_of(name: str) -> None:
+    has = torch.backends.cpu.get_cpu_capability().lower()
+    if has not in {"generic": (has,), "avx2": ("avx2", "avx512"), "avx512": ("avx512",)}[name]:
+        pytest.skip(f"needs a processor with {name}, this one has {has}")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    environment |= dict(zip(NAMES, SETS[name], strict=True))
+    for phase in PHASES:
+        command = [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider", *phase]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
