@@ -6,11 +6,13 @@ library's. transformers drops `streamer=` for callables, so a streamer comes as 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from transformers.generation import GenerateDecoderOnlyOutput
 
+from caw.decoding.eval_mode import active_dropout
 from caw.decoding.prompts import fit_budget
 from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings, marks_eos
 from caw.decoding.slots import Decoder, candidate_slots
@@ -59,13 +61,24 @@ def decode(
         settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos)
         budgets = [fit_budget(model, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
         capacity = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
-        decoder = Decoder(model, watermark, policy, settings, len(prompts), capacity, keep_rows=True)
+        _warn_of_dropout(model)
+        decoder = Decoder(model, watermark, policy, settings, len(prompts), capacity, keep_rows=True, keep_mode=True)
         pad = _pad_id(generation_config, settings)
         if logits_processor:
             decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state, pad)
         outputs = _outputs(decoder, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
     sequences = _padded(input_ids, outputs, pad)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
+
+
+def _warn_of_dropout(model: Any) -> None:
+    dropping = active_dropout(model)
+    if dropping:
+        warnings.warn(
+            f"the model is in train mode and {dropping} drops at random, which model.generate leaves on: equal calls "
+            "give different tokens; call model.eval() before",
+            stacklevel=4,
+        )
 
 
 def _outputs(

@@ -16,6 +16,7 @@ import torch
 
 from caw import ops
 from caw.decoding import flash_decoding
+from caw.decoding.eval_mode import active_dropout
 from caw.decoding.prefill_attention import PrefillAttention
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
@@ -102,7 +103,7 @@ def generate(
     """Generate (watermarked) continuations.
 
     Args:
-        model: a transformers causal LM; its weights and settings are left as they were.
+        model: a transformers causal LM; its weights and settings are left as they were. It decodes as in eval mode.
         tokenizer: its tokenizer.
         prompts: a str, a list of str (tokenizer(p), no chat template unless chat=True), or a list of id lists.
         watermark: KGW, Unigram, EXP; None = this library's own unwatermarked decode.
@@ -225,6 +226,7 @@ def iter_generate(
         check_watermark(watermark)
         policy = check_policy(policy, model, tokenizer)
         warn_of_ignored_settings(model)
+        warn_of_dropout(model)
         vocab_size = vocabulary_size(model)
         ends = tuple(sorted(i for i in end_token_ids(model, tokenizer) if i < vocab_size))
         settings = DecodeSettings(
@@ -301,6 +303,17 @@ def warn_of_ignored_settings(model: Any) -> None:
         warnings.warn(
             f"the model's generation config sets {', '.join(found)}, which caw.generate leaves out; use "
             "model.generate(..., custom_generate=caw.decode) to keep it",
+            stacklevel=4,
+        )
+
+
+def warn_of_dropout(model: Any) -> None:
+    """Say that a model in train mode decodes as in eval mode; it is put back after every step."""
+    dropping = active_dropout(model)
+    if dropping:
+        warnings.warn(
+            f"the model is in train mode and {dropping} would drop at random; its texts are those of eval mode, and "
+            "its mode is left as it was",
             stacklevel=4,
         )
 

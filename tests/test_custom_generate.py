@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -277,3 +278,18 @@ def test_embeddings_and_empty_rows_are_refused(llama: Any) -> None:
 def test_decode_is_not_called_alone(llama: Any) -> None:
     with pytest.raises(TypeError, match=r"decode is called by model.generate\(custom_generate=caw.decode\)"):
         caw.decode(llama, torch.tensor(PROMPTS[:1]))
+
+
+def test_dropout_stays_on_as_in_transformers_and_is_named() -> None:
+    model = copy.deepcopy(build("gpt2")).train()
+    calls = []
+    handle = model.transformer.drop.register_forward_hook(lambda module, given, out: calls.append(module.training))
+    options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    with pytest.warns(
+        UserWarning, match=r"train mode and transformer\.drop drops at random.*call model\.eval\(\) before"
+    ):
+        model.generate(**left_padded(), custom_generate=caw.decode, **options)
+    handle.remove()
+    assert calls and all(calls) and model.training
+    ours, theirs = both(model.eval(), max_new_tokens=6)
+    assert torch.equal(ours, theirs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -70,3 +71,70 @@ def test_a_model_cast_while_it_decodes_is_said(model: Any) -> None:
     model.bfloat16()
     with pytest.raises(RuntimeError, match=r"expected the model as it was .*float32 on cpu\), found torch.bfloat16"):
         next(iterator)
+
+
+def dropping() -> Any:
+    """GPT-2 as its config makes it, in train mode but for its first layer."""
+    model = copy.deepcopy(build("gpt2")).train()
+    assert model.config.resid_pdrop == 0.1
+    model.transformer.h[0].eval()
+    return model
+
+
+def modes(model: Any) -> list[bool]:
+    return [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True, "seed": 5}, {"branching": "batch"}, {"backend": "reference"}]
+)
+def test_train_mode_decodes_as_eval_mode(options: dict[str, Any]) -> None:
+    """Dropout made greedy text a matter of chance, without a word."""
+    model = dropping()
+    before = modes(model)
+    given: dict[str, Any] = {
+        "watermark": caw.KGW(key=1),
+        "policy": caw.CapacityPolicy(spread_evaluator(model)),
+        **options,
+    }
+    with pytest.warns(UserWarning, match=r"in train mode and transformer\.drop would drop at random.*left as it was"):
+        first = generate(model, **given).sequences
+    assert modes(model) == before
+    with pytest.warns(UserWarning):
+        assert generate(model, **given).sequences == first
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert generate(model.eval(), **given).sequences == first
+
+
+def test_train_mode_without_dropout_is_no_reason_to_warn(model: Any) -> None:
+    expected, model = generate(model).sequences, copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert generate(model.train(), PROMPTS).sequences == expected
+    assert model.training
+
+
+@pytest.mark.filterwarnings("ignore:the model is in train mode")
+def test_train_mode_is_back_whatever_happens() -> None:
+    """Between two results of an iterator, after one that was abandoned, and after an error inside a step."""
+    model = dropping()
+    before = modes(model)
+    iterator = caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=6, batch_size=1)
+    next(iterator)
+    assert modes(model) == before
+    iterator.close()
+    assert modes(model) == before
+    seen = []
+
+    def fail(module: Any, given: Any, out: Any) -> None:
+        seen.append(module.training)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    handle = model.lm_head.register_forward_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        generate(model)
+    handle.remove()
+    assert seen == [False] * 3
+    assert modes(model) == before

@@ -12,6 +12,7 @@ import torch
 
 from caw import ops
 from caw.decoding.attention import caw_attention
+from caw.decoding.eval_mode import EvalMode
 from caw.decoding.kv_cache import SiblingCache
 from caw.decoding.length_dependent import alone, outgrown
 from caw.decoding.linear import SmallLinears
@@ -67,7 +68,8 @@ class Decoder:
     """Decodes prompts with one model, watermark and policy.
 
     Args:
-        model: a transformers causal LM; it uses this library's attention only while `run` computes.
+        model: a transformers causal LM; it uses this library's attention, and is in eval mode, only while `run`
+            computes.
         batch: slots of sequences; 1 where texts may outgrow the model's first rotary embedding (`outgrown`).
             capacity: tokens (prompt + new) a slot can hold.
         keep_rows: never drop empty slots, so that row b stays sequence b.
@@ -78,6 +80,7 @@ class Decoder:
             = on CUDA and with compile, if kernels, watermark and warper allow it.
         report: called with what is being prepared, "" when that is done.
         prompt_cache: prompts read before; it is given those that are read now.
+        keep_mode: compute in the mode the model is in, with dropout if that is train mode.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Decoder:
         fixed: bool | None = None,
         report: Callable[[str], None] | None = None,
         prompt_cache: PromptCache | None = None,
+        keep_mode: bool = False,
     ) -> None:
         config = check_model(model)
         kernels = kernels or ops.dispatched()
@@ -136,7 +140,9 @@ class Decoder:
         # a body compiled for one batch would be compiled anew, for a minute, where empty slots are dropped
         self.report, self.shared, self.keep_rows = report, 0, keep_rows or compile
         self.lock, self.attention = model_lock(model), caw_attention(model)
-        self.linears = SmallLinears(model, enabled=kernels.native)
+        self.mode = contextlib.nullcontext() if keep_mode else EvalMode(model)
+        with self.mode:
+            self.linears = SmallLinears(model, enabled=kernels.native)
         self.cache = (SiblingCache if spread is None else SpreadCache)(
             config.num_hidden_layers, batch, capacity, slots, self.device, copies, kernels, prefill_attention
         )
@@ -169,7 +175,7 @@ class Decoder:
         steps = self._steps()
         try:
             while True:
-                with self.lock, self._on_device(), self.attention, self.linears:
+                with self.lock, self._on_device(), self.mode, self.attention, self.linears:
                     self._refill(waiting, prompts, budgets, streams)
                     if all(slot is None for slot in self.slots):
                         return

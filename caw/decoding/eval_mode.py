@@ -1,0 +1,44 @@
+"""Decode as in eval mode, whatever mode the model is in: dropout would make greedy text a matter of chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+# what transformers' layers call the share that they drop without a Dropout module
+DROPPING = ("dropout", "attention_dropout", "activation_dropout", "layerdrop", "p")
+
+
+class EvalMode:
+    """Inside the block every module of the model is in eval mode; afterwards each is in its own mode again.
+
+    Made once for a model and entered around every step, so that an iterator that is abandoned leaves nothing behind.
+    """
+
+    def __init__(self, model: Any) -> None:
+        # straight into __dict__: hundreds of modules are looked at in every step
+        self._modules = [module.__dict__ for module in model.modules()]
+        self._changed: list[dict[str, Any]] = []
+
+    def __enter__(self) -> None:
+        self._changed = [attributes for attributes in self._modules if attributes.get("training")]
+        for attributes in self._changed:
+            attributes["training"] = False
+
+    def __exit__(self, *error: object) -> None:
+        for attributes in self._changed:
+            attributes["training"] = True
+
+
+def active_dropout(model: torch.nn.Module) -> str | None:
+    """Name of a module that drops something in the mode it is in; None where nothing does."""
+    return next(_active_dropouts(model), None)
+
+
+def _active_dropouts(model: torch.nn.Module) -> Iterator[str]:
+    for name, module in model.named_modules():
+        shares = (getattr(module, kind, 0) for kind in DROPPING) if module.training else ()
+        if any(isinstance(share, float) and share > 0 for share in shares):
+            yield name or type(module).__name__
