@@ -1,7 +1,19 @@
 """What watermarking costs: ways to generate, measured in turns in one run, relative to plain decoding."""
 
-from caw.benchmark.cases import BenchmarkSettings, run
-from caw.benchmark.compare import Change, compare
-from caw.benchmark.equality import DifferentTokensError
+from typing import TYPE_CHECKING
 
-__all__ = ["BenchmarkSettings", "Change", "DifferentTokensError", "compare", "run"]
+from caw.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from caw.benchmark.cases import BenchmarkSettings, run
+    from caw.benchmark.equality import DifferentTokensError
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            **dict.fromkeys(("BenchmarkSettings", "run"), "caw.benchmark.cases"),
+            "DifferentTokensError": "caw.benchmark.equality",
+        },
+    )
+
+__all__ = ["BenchmarkSettings", "DifferentTokensError", "run"]

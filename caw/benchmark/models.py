@@ -11,24 +11,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from caw.benchmark.shapes import SHAPES
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.network import shipped
 from caw.models import load_model, resolve_device, resolve_dtype
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "llama-2-7b": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
-    "llama-2-13b": {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40,
-                    "num_attention_heads": 40},
-    "llama-3-8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-                   "num_key_value_heads": 8, "vocab_size": 128256},
-    "qwen2.5-1.5b": {"model_type": "qwen2", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-                     "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936,
-                     "tie_word_embeddings": True},
-    "smollm2-135m": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
-                     "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True},
-    "tiny": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "vocab_size": 2000},
-}  # fmt: skip
 POSITIONS = 32768
 QUESTION = "Tell me about the history of tea."
 SENTENCES = (

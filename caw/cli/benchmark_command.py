@@ -11,9 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from caw.benchmark import BenchmarkSettings, Change, compare, run
+from caw.benchmark import BenchmarkSettings, run
 from caw.benchmark.cases import Variant
-from caw.benchmark.compare import read
+from caw.benchmark.compare import Change, compare, read
 from caw.benchmark.equality import DifferentTokensError
 from caw.benchmark.models import SHAPES
 from caw.benchmark.modes import PLAIN

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts load when they are used: stats takes a second
 
 from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
@@ -79,7 +79,7 @@ def rates_of(p_values: np.ndarray) -> tuple[Rate, ...]:
     rows = []
     for level in LEVELS:
         found, count = int((p_values <= level).sum()), len(p_values)
-        low, high = stats.binomtest(found, count).proportion_ci(method="exact") if count else (0.0, 1.0)
+        low, high = scipy.stats.binomtest(found, count).proportion_ci(method="exact") if count else (0.0, 1.0)
         rows.append(Rate(level, found, found / max(count, 1), float(low), float(high)))
     return tuple(rows)
 
@@ -107,7 +107,7 @@ def null_report(texts: Sequence[Any], detector: Detector, seed: int = 0) -> Null
         rates_with_evidence=rates_of(p_values[some]),
         once=rates_of(once),
         once_texts=len(once),
-        uniform_p=float(stats.kstest(continuous, "uniform").pvalue) if len(continuous) else 1.0,
+        uniform_p=float(scipy.stats.kstest(continuous, "uniform").pvalue) if len(continuous) else 1.0,
         p_values=p_values,
     )
 

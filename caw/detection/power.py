@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+import scipy  # its parts load when they are used: stats takes a second
+from scipy import special
 
 from caw.detection.detector import Detector
 from caw.detection.statistics import tails
@@ -53,7 +54,7 @@ def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float
         hits = np.arange(n + 1)
         p = tails(watermark, hits, np.full(n + 1, n)).p_values
         enough = hits[p <= fpr]
-        return float(stats.binom.sf(enough[0] - 1, n, mean)) if enough.size else 0.0
+        return float(scipy.stats.binom.sf(enough[0] - 1, n, mean)) if enough.size else 0.0
     critical = float(special.gammainccinv(n, fpr))
     return float(special.gammaincc(n, critical / mean))
 
@@ -100,5 +101,5 @@ def _mean_score(ids: Sequence[np.ndarray], detector: Detector) -> float:
 def _interval(found: int, count: int) -> tuple[float, float, float]:
     if not count:
         return float("nan"), float("nan"), float("nan")
-    interval = stats.binomtest(found, count).proportion_ci(method="exact")
+    interval = scipy.stats.binomtest(found, count).proportion_ci(method="exact")
     return found / count, float(interval.low), float(interval.high)

@@ -10,7 +10,8 @@ saddle point), so that small p-values keep their relative precision instead of d
 from __future__ import annotations
 
 import numpy as np
-from scipy import fft, integrate, optimize, special
+import scipy  # its parts load when they are used: fft, integrate and optimize take longer than a test
+from scipy import special
 
 MAX_LATTICE = 1 << 30
 
@@ -40,7 +41,7 @@ def weighted_binomial_tail(total: int, weights: np.ndarray, trials: np.ndarray, 
     # under the tilt hardly anything lies 12 standard deviations from the total: a circle of that size is enough
     spread = float(np.sqrt((trials * weights.astype(np.float64) ** 2 * share * (1 - share)).sum()))
     reach = int(12 * spread) + 64 * int(weights.max())
-    size = int(fft.next_fast_len(2 * reach, real=True)) if 2 * reach < most else most + 1
+    size = int(scipy.fft.next_fast_len(2 * reach, real=True)) if 2 * reach < most else most + 1
     mass = np.maximum(_lattice_masses(weights, trials, share, size), 0)
     scale = float(np.exp(log_norm - tilt * total))
     if tilt >= 0:
@@ -60,7 +61,7 @@ def _binomial_tilt(total: int, weights: np.ndarray, trials: np.ndarray, fraction
     far = side / float(weights.max())
     while excess(far) * side < 0:
         far *= 2
-    return float(optimize.brentq(excess, min(0.0, far), max(0.0, far), xtol=1e-12))
+    return float(scipy.optimize.brentq(excess, min(0.0, far), max(0.0, far), xtol=1e-12))
 
 
 def _lattice_masses(weights: np.ndarray, trials: np.ndarray, share: np.ndarray, size: int) -> np.ndarray:
@@ -69,7 +70,7 @@ def _lattice_masses(weights: np.ndarray, trials: np.ndarray, share: np.ndarray, 
     log_transform = np.zeros(angle.shape[0], dtype=np.complex128)
     for weight, count, p in zip(weights, trials, share, strict=True):
         log_transform += count * np.log(1 - p + p * np.exp(angle * weight))
-    return np.asarray(fft.irfft(np.exp(log_transform), n=size))
+    return np.asarray(scipy.fft.irfft(np.exp(log_transform), n=size))
 
 
 def weighted_gamma_tail(total: float, weights: np.ndarray, trials: np.ndarray) -> float:
@@ -91,7 +92,7 @@ def weighted_gamma_tail(total: float, weights: np.ndarray, trials: np.ndarray) -
         return complex(-(n * np.log1p(-s * w)).sum() - s * total - np.log(s))
 
     pole = 1.0 / float(w.max())
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda s: exponent(complex(s)).real, bounds=(0.0, pole), method="bounded", options={"xatol": 1e-10 * pole}
     )
     line = float(found.x)
@@ -106,5 +107,5 @@ def weighted_gamma_tail(total: float, weights: np.ndarray, trials: np.ndarray) -
         s = complex(line + bend * step * u * u, step * u)
         return float((np.exp(exponent(s) - peak) * complex(2 * bend * u, 1)).imag)
 
-    value, _ = integrate.quad(along, 0.0, np.inf, limit=400, epsrel=1e-8, epsabs=0.0)
+    value, _ = scipy.integrate.quad(along, 0.0, np.inf, limit=400, epsrel=1e-8, epsabs=0.0)
     return float(min(1.0, max(0.0, np.exp(peak) * step * value / np.pi)))

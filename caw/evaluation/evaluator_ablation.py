@@ -17,27 +17,18 @@ import numpy as np
 import torch
 from scipy import stats
 
+from caw.evaluation.ablation_settings import QUICK, WINDOWS
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.metrics import auroc, best_threshold, document_interval, figures, require_both_classes
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import Positions
+from caw.evaluator.settings import TrainSettings
 from caw.evaluator.token_classes import CLASSES
-from caw.evaluator.train import TrainSettings, fit, predict
+from caw.evaluator.train import fit, predict
 from caw.figure_files import save_figure
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
-WINDOWS = {
-    "no_context": (0, 0),
-    "previous_only": (1, 0),
-    "next_only": (0, 1),
-    "window_1": (1, 1),
-    "window_2_1": (2, 1),
-    "window_2": (2, 2),
-    "window_3": (3, 3),
-}
 WITH_CLASSES = ("no_context", "window_1", "window_2_1")  # what decoding can supply, and what context adds to classes
-# larger steps and fewer epochs than `caw train-evaluator` takes: dozens of trainings are compared, none is shipped
-QUICK = TrainSettings(learning_rate=3e-3, max_epochs=30, patience=5)
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from caw.evaluator.settings import Transform
 from caw.evaluator.token_classes import CLASSES, class_mass
 from caw.record import RECORD_SIZE, Record
 
 PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
 MASS_FLOOR = 1e-4  # of a class's probability before its logarithm: less than a sure token leaves to all others
 VERSION = 1
-Transform = Literal["raw", "log", "gap"]
 MAX_PREVIOUS, MAX_NEXT = 3, 3
 DECODABLE_PREVIOUS, DECODABLE_NEXT = 2, 1
 

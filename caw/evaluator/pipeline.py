@@ -7,24 +7,24 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
-from caw.evaluator.features import FeatureSpec, Transform
+from caw.evaluator.features import FeatureSpec
 from caw.evaluator.labels import TEMPLATE, LabelledText, digest, read_labels, restate
 from caw.evaluator.metrics import compare, document_interval
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import SPLIT, Positions
+from caw.evaluator.settings import TRANSFORMS, TrainSettings
 from caw.evaluator.teacher import record_positions
 from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table
-from caw.evaluator.train import TrainSettings, choose_transform, predict, train
+from caw.evaluator.train import choose_transform, predict, train
 from caw.files import write_text
 from caw.models import load_model, load_tokenizer
 
-TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 
 

@@ -9,50 +9,23 @@ that the text beside it names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import scipy  # its parts load when they are used: optimize takes a second
 import torch
-from scipy.optimize import minimize_scalar
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.metrics import auroc, compare, document_interval, reliability, require_both_classes
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import Positions
+from caw.evaluator.settings import TrainSettings
 
 CHUNK = 8192
 SCALE_FLOOR = 1e-6  # inputs that never change (padding) must not be divided by 0
 TEMPERATURES = (0.1, 10.0)
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """hidden: width h. patience: epochs without a better validation loss before stopping. dropout: share of hidden
-    units dropped while training. weight_decay: decoupled (AdamW); 0 is plain Adam."""
-
-    hidden: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-2
-    dropout: float = 0.1
-    batch_size: int = 512
-    max_epochs: int = 150
-    patience: int = 15
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "batch_size", "max_epochs", "patience"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}; use the default")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout!r}; use 0.1")
-        if not self.learning_rate > 0 or not self.weight_decay >= 0:
-            raise ValueError(
-                f"learning_rate must be > 0 and weight_decay >= 0, got {self.learning_rate!r} and "
-                f"{self.weight_decay!r}; use the defaults"
-            )
 
 
 def train(
@@ -174,7 +147,7 @@ def calibrate(network: Evaluator, features: torch.Tensor, key: torch.Tensor) -> 
     def loss(log_temperature: float) -> float:
         return float(cross_entropy(logits / float(np.exp(log_temperature)), key.double()))
 
-    temperature = float(np.exp(minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
+    temperature = float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x))
     with torch.no_grad():
         network.layer3.weight.div_(temperature)
         network.layer3.bias.div_(temperature)
