@@ -153,12 +153,17 @@ def check_paths(inputs: Mapping[str, StrPath | None], outputs: Mapping[str, StrP
     """Refuse, before any work, outputs that cannot be written or that are the same file as an input or each other.
 
     Names are what the user knows the paths by ("--html"). "-" among the inputs is stdin. The same file is found through
-    links, too. Inputs that do not exist are left to those who read them. Raises OSError or ValueError in one sentence.
+    links, too. Inputs that do not exist are left to those who read them; devices are refused here. Raises OSError or
+    ValueError in one sentence.
     """
     read = {name: path for name, path in inputs.items() if path is not None}
     written = {name: path for name, path in outputs.items() if path is not None}
     for name, path in written.items():
         check_output(path, name)
+    for name, path in read.items():
+        found = _input_status(path)
+        if found is not None and not stat.S_ISDIR(found.st_mode):  # a model may be a folder
+            _check_kind(found, "stdin" if path == "-" else str(path), name)
     names = list(written)
     for place, name in enumerate(names):
         for other in names[:place]:

@@ -9,11 +9,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from caw.jsonl import BadLine, JsonlWriter, Row, encode, read_rows, recover, text_field
+from caw.inputs import LONGEST
+from caw.jsonl import BadLine, JsonlWriter, Row, encode, line_id, read_rows, recover, text_field
 
 
 def rows(content: bytes) -> list[Row | BadLine]:
@@ -49,6 +53,8 @@ def test_byte_order_mark_and_separators_inside_text() -> None:
         (b'{"id": 1.5}', "found a number"),
         (b'{"id": 1}', "line 1 has it already"),  # line 1 has no id, so it is its number
         (b'{"prompt": "\xff"}', "byte 0xff"),
+        (rb'{"id": "\ud800"}', "half of a surrogate pair"),  # no line of output could hold it
+        (b'{"prompt": "' + b"a" * LONGEST + b'"}', "at most 64 MiB"),
     ],
 )
 def test_a_bad_line_is_named_and_the_others_stay(line: bytes, expected: str) -> None:
@@ -116,6 +122,132 @@ def test_refusals(tmp_path: Path) -> None:
         JsonlWriter(tmp_path)
     with pytest.raises(ValueError, match="JSON"):
         encode({"x": float("nan")})
+
+
+def test_two_writers_of_one_file(tmp_path: Path) -> None:
+    """Both went on where the file ended when they began: every id was there twice, with exit code 0."""
+    path = tmp_path / "out.jsonl"
+    with JsonlWriter(path) as writer:
+        writer.write({"id": 1})
+        with pytest.raises(ValueError, match="is being written by another process"):
+            JsonlWriter(path, resume=True)
+        writer.write({"id": 2})
+    with JsonlWriter(path, resume=True) as writer:
+        assert writer.existing == [{"id": 1}, {"id": 2}]
+
+
+def test_a_second_writer_can_wait(tmp_path: Path) -> None:
+    path, found = tmp_path / "out.jsonl", list[object]()
+    first = JsonlWriter(path)
+
+    def go_on() -> None:
+        with JsonlWriter(path, resume=True, wait=True) as writer:
+            found.extend(writer.existing)
+
+    second = threading.Thread(target=go_on)
+    second.start()
+    first.write({"id": 1})
+    first.close()
+    second.join(timeout=60)
+    assert found == [{"id": 1}]
+
+
+def test_one_that_waited_for_a_file_that_is_gone_makes_it_anew(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    first = JsonlWriter(path)
+
+    def go_on() -> None:
+        with JsonlWriter(path, resume=True, wait=True) as writer:
+            writer.write({"id": 2})
+
+    second = threading.Thread(target=go_on)
+    second.start()
+    time.sleep(0.1)  # whichever comes first, the outcome is the same
+    first.__exit__(ValueError)  # it wrote nothing, so its file goes
+    second.join(timeout=60)
+    assert recover(path) == [{"id": 2}]
+
+
+def test_an_id_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    content = b'{"id": 1}\n{"id": "1"}\n{"id": 1}\n'
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="line 3 repeats 1 of line 1"):
+        JsonlWriter(path, resume=True)
+    assert path.read_bytes() == content
+    with JsonlWriter(path, resume=True, unique=None, keep=len) as writer:
+        assert writer.existing == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (b'\xef\xbb\xbf{"id": 1}\r\n{"id": 2}\r\n', [1, 2]),  # through an editor on Windows
+        (b'\xef\xbb\xbf{"id": 1}', [1]),
+        (b'{"id": 1}\n{"id": 2, "te\0\0\0', [1]),  # after a power cut
+        (b'{"id": 1}\n{"id": 2}\0\0', [1, 2]),
+        (b'{"id": 1}\n\0\0\0', [1]),
+    ],
+)
+def test_resume_of_what_editors_and_power_cuts_leave(tmp_path: Path, content: bytes, kept: list[int]) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(content)
+    with JsonlWriter(path, resume=True) as writer:
+        assert [line["id"] for line in writer.existing] == kept
+        writer.write({"id": 9})
+    assert [row.id for row in read_rows(io.BytesIO(path.read_bytes())) if isinstance(row, Row)] == [*kept, 9]
+    assert b"\0" not in path.read_bytes()
+
+
+def test_resume_does_not_hold_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    line = encode({"id": 1, "text": "x" * 2**20})
+    with open(path, "wb") as file:
+        file.writelines(line.replace(b'"id": 1', b'"id": %d' % i) for i in range(64))
+    tracemalloc.start()
+    try:
+        with JsonlWriter(path, resume=True, keep=line_id) as writer:
+            assert writer.existing == list(range(64))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**24  # of 64 MiB
+
+
+def test_a_file_removed_while_it_is_written_ends_the_run(tmp_path: Path) -> None:
+    """The lines went to a file that nobody could find again."""
+    path = tmp_path / "out.jsonl"
+    with JsonlWriter(path) as writer:
+        writer.write({"id": 1})
+        path.unlink()
+        with pytest.raises(OSError, match=r"removed .*out\.jsonl"):
+            writer.write({"id": 2})
+
+
+def test_a_run_that_fails_before_its_first_line_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with pytest.raises(KeyError), JsonlWriter(path):
+        raise KeyError
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(KeyError), JsonlWriter(path, resume=True):
+        raise KeyError
+    assert path.exists()  # not ours
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX files")
+def test_only_regular_files_are_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/full"), Path(os.devnull)):
+        with pytest.raises(ValueError, match="must be a"):
+            JsonlWriter(path, resume=True)
+    (tmp_path / "link").symlink_to(tmp_path / "out.jsonl")
+    with JsonlWriter(tmp_path / "link") as writer:
+        writer.write({"id": 1})
+    assert recover(tmp_path / "out.jsonl") == [{"id": 1}] and (tmp_path / "link").is_symlink()
+    (tmp_path / "broken").symlink_to(tmp_path / "none" / "out.jsonl")
+    with pytest.raises(FileNotFoundError, match="folder must exist"):
+        JsonlWriter(tmp_path / "broken")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
