@@ -24,10 +24,10 @@ import torch
 import transformers
 
 import caw
-from caw.decoding.attention import caw_attention
-from caw.decoding.branching import forward_candidates
-from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.linear import SmallLinears
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.prefill import prefill
 
 PREFIX = 200

@@ -31,7 +31,7 @@ from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from kernel_smoke import Made, flat, moved, small_calls
 
 from caw import ops
-from caw.decoding import flash_decoding
+from caw.decoding.forward import flash_decoding
 from caw.testing import assert_close
 
 FLEX = ((1, 8), (8, 2))  # (batch, candidates) at which flex_attention is asked, too

@@ -33,11 +33,11 @@ from caw.benchmark import memory
 from caw.benchmark.machine import about
 from caw.benchmark.models import SHAPES, load_subject, random_model
 from caw.benchmark.timing import Summary, clock_for
-from caw.decoding.attention import caw_attention
-from caw.decoding.branching import forward_candidates
-from caw.decoding.cuda_graph import CapturedStep
-from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.linear import SmallLinears
+from caw.decoding.capture.cuda_graph import CapturedStep
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.prefill import prefill
 from caw.figure_files import save_figure
 from caw.record import Record

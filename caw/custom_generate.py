@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from caw.decoding.eval_mode import active_dropout
+from caw.arguments import check_policy, check_watermark, ended_on_error
+from caw.decoding.decoder import Decoder
+from caw.decoding.facts import ModelFacts
+from caw.decoding.plan import candidate_slots, make_plan
 from caw.decoding.prompts import fit_budget
-from caw.decoding.settings import MAX_SLOTS, Branching, DecodeSettings, marks_eos
-from caw.decoding.slots import Decoder, candidate_slots
 from caw.decoding.state import DecodeState
-from caw.entrance import check_policy, check_watermark, ended_on_error
 from caw.policies import Policy
+from caw.settings import MAX_SLOTS, Branching, Settings
 from caw.watermarks import Watermark
 
 EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -56,26 +57,28 @@ def decode(
     with ended_on_error(caw_streamer):
         _check(generation_config, input_ids, caw_streamer)
         check_watermark(watermark)
-        policy = check_policy(policy, model)
+        facts = _facts(model, generation_config)
+        policy = check_policy(policy, facts.name)
+        _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
         settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos)
-        budgets = [fit_budget(model, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
-        capacity = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
-        _warn_of_dropout(model)
-        decoder = Decoder(model, watermark, policy, settings, len(prompts), capacity, keep_rows=True, keep_mode=True)
-        pad = _pad_id(generation_config, settings)
-        if logits_processor:
-            decoder.stepper.warper = _ProcessorWarper(logits_processor, input_ids, decoder.state, pad)
+        budgets = [fit_budget(facts, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
+        longest = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
+        pad = _pad_id(generation_config, facts)
+        processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
+        plan = make_plan(
+            facts, watermark, policy, settings, len(prompts), longest, inside_generate=True, processors=processors
+        )
+        decoder = Decoder(model, plan)
         outputs = _outputs(decoder, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
     sequences = _padded(input_ids, outputs, pad)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
 
 
-def _warn_of_dropout(model: Any) -> None:
-    dropping = active_dropout(model)
-    if dropping:
+def _warn_of_dropout(facts: ModelFacts) -> None:
+    if facts.dropping:
         warnings.warn(
-            f"the model is in train mode and {dropping} drops at random, which model.generate leaves on: equal calls "
+            f"the model is in train mode and {facts.dropping} drops at random, which model.generate leaves on: equal calls "
             "give different tokens; call model.eval() before",
             stacklevel=4,
         )
@@ -112,15 +115,15 @@ def _outputs(
 class _ProcessorWarper:
     """transformers' processors as a warper: they want the whole ids of each row, prompt included."""
 
-    def __init__(self, processors: Any, input_ids: torch.Tensor, state: DecodeState, pad: int) -> None:
-        self.processors, self.input_ids, self.state, self.pad = processors, input_ids, state, pad
+    def __init__(self, processors: Any, input_ids: torch.Tensor, pad: int) -> None:
+        self.processors, self.input_ids, self.pad = processors, input_ids, pad
 
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        state, out = self.state, logits.clone()
+    def __call__(self, logits: torch.Tensor, state: DecodeState) -> torch.Tensor:
+        out = logits.clone()
         new = state.padded_tokens[:, state.window :]
         new = torch.where(new < 0, self.pad, new)  # an ended row is padded, as in transformers
-        # a row can lag a token behind the others (see Stepper); processors know only rows of one length, and some of
-        # them count rows, so they get the whole batch for each length
+        # a row can lag a token behind the others (see `Step.look_ahead`); processors know only rows of one length, and
+        # some of them count rows, so they get the whole batch for each length
         for count in torch.unique(state.counts[state.active]).tolist():
             scores = self.processors(torch.cat([self.input_ids, new[:, :count]], dim=1), logits.clone())
             rows = state.active & (state.counts == count)
@@ -170,31 +173,34 @@ def _settings(
     watermark: Watermark | None,
     policy: Policy,
     mark_eos: bool | None,
-) -> DecodeSettings:
-    eos = config.eos_token_id
-    ends = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+) -> Settings:
     if seed is None:
         seed = int(torch.randint(0, 1 << 62, ()).item()) if config.do_sample else 0
-    most = DecodeSettings(slots=MAX_SLOTS, branching=branching)
+    most = Settings(slots=MAX_SLOTS, branching=branching)
     # as many slots as the ladder can have rungs, so that rows do not lag one another
     rungs = watermark.max_candidates if watermark is not None else 1
-    slots = max(1, min(candidate_slots(watermark, policy, most), rungs))
-    return DecodeSettings(
+    return Settings(
         max_new_tokens=config.max_length - length,
         branching=branching,
         do_sample=bool(config.do_sample),
         seed=seed,
-        slots=slots,
-        eos_token_ids=ends,
-        trace=False,
-        mark_eos=marks_eos(mark_eos, watermark),
+        slots=max(1, min(candidate_slots(watermark, policy, most), rungs)),
+        return_trace=False,
+        mark_eos=mark_eos,
     )
 
 
-def _pad_id(config: Any, settings: DecodeSettings) -> int:
+def _facts(model: Any, config: Any) -> ModelFacts:
+    """The model's facts; its texts end as this call's generation config says."""
+    eos = config.eos_token_id
+    ends = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+    return ModelFacts.of(model).ending_with(ends)
+
+
+def _pad_id(config: Any, facts: ModelFacts) -> int:
     if config.pad_token_id is not None:
         return int(config.pad_token_id)
-    return settings.eos_token_ids[0] if settings.eos_token_ids else 0
+    return facts.ends[0] if facts.ends else 0
 
 
 def _padded(input_ids: torch.Tensor, outputs: list[list[int]], pad: int) -> torch.Tensor:

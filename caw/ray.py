@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from caw.decoding.settings import marks_eos
+from caw.decoding.plan import marks_eos
 from caw.evaluation.every_prompt import generate_every
 from caw.evaluation.store import read_json, read_lines, write_json
 from caw.jsonl import JsonlWriter, line_id

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from caw.benchmark.timing import Call, Clock, Summary
-from caw.decoding import slots
-from caw.decoding.step import Stepper
+from caw.decoding import decoder
+from caw.decoding.eager_step import EagerStep
 
 # methods of a step and what their own time is called, whatever they call that is not listed included
 METHODS = {
-    "step": "rest of the step",
+    "take": "rest of the step",
     "ladder": "ladder",
-    "_forward": "forward",
-    "_record": "record",
-    "_evaluate_and_select": "evaluate + select",  # one operator
-    "_select": "select",
-    "_emit": "emit",
-    "_commit": "commit",
+    "forward": "forward",
+    "record": "record",
+    "evaluate_and_select": "evaluate + select",  # one operator
+    "select": "select",
+    "emit": "emit",
+    "commit": "commit",
 }
 ONCE = ("prefill", "setup")  # of a run: prompts through the model; caches, states and weights made ready
 PREFILL, SETUP = ONCE
@@ -50,7 +50,7 @@ class StageClock:
                 spent = self.clock() - start
                 self.seconds[stage] += spent - self._inner.pop()
                 self._inner[-1] += spent
-                self.steps += stage == METHODS["step"]
+                self.steps += stage == METHODS["take"]
 
         return call
 
@@ -64,18 +64,19 @@ class StageClock:
 @contextmanager
 def watching(clock: StageClock) -> Iterator[None]:
     """Inside the block every step of this process, and every prefill, reports to the clock."""
-    real = {name: getattr(Stepper, name) for name in METHODS}
-    real_prefill, real_init = slots.prefill, slots.Decoder.__init__
+    owners = {name: next(c for c in EagerStep.__mro__ if name in c.__dict__) for name in METHODS}
+    real = {name: getattr(owner, name) for name, owner in owners.items()}
+    real_prefill, real_init = decoder.prefill, decoder.Decoder.__init__
     try:
         for name, stage in METHODS.items():
-            setattr(Stepper, name, clock.timed(stage, real[name]))
-        slots.prefill = clock.timed(PREFILL, real_prefill)
-        slots.Decoder.__init__ = clock.timed(SETUP, real_init)  # type: ignore[method-assign]
+            setattr(owners[name], name, clock.timed(stage, real[name]))
+        decoder.prefill = clock.timed(PREFILL, real_prefill)
+        decoder.Decoder.__init__ = clock.timed(SETUP, real_init)  # type: ignore[method-assign]
         yield
     finally:
-        slots.prefill, slots.Decoder.__init__ = real_prefill, real_init  # type: ignore[method-assign]
+        decoder.prefill, decoder.Decoder.__init__ = real_prefill, real_init  # type: ignore[method-assign]
         for name, function in real.items():
-            setattr(Stepper, name, function)
+            setattr(owners[name], name, function)
 
 
 def breakdown(

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.decoding.settings import DecodeSettings
 from caw.demo import render, run_demo
 from caw.demo_page import page
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL, load_model
 from caw.policies import CapacityPolicy
+from caw.settings import Settings
 from caw.watermarks import KGW
 
 # chosen by trying a few: on this prompt the small model does not fall into repetition, plain or marked
@@ -60,7 +60,7 @@ def demo(
         assert isinstance(watermark, KGW)
         policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
         assert isinstance(policy, CapacityPolicy)
-        DecodeSettings(max_new_tokens)  # a bad number is refused before anything is loaded
+        Settings(max_new_tokens)  # a bad number is refused before anything is loaded
         device = opt.prepare_device(device, threads)
         console = Console(stderr=True)
         with console.status(f"loading {model}"):

@@ -18,8 +18,9 @@ from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.decoding.facts import ModelFacts
+from caw.decoding.plan import marks_eos
 from caw.decoding.prompts import encode_prompts, fit_budget
-from caw.decoding.settings import DecodeSettings, marks_eos
 from caw.entrance import GenerationResult, iter_generate
 from caw.files import check_paths
 from caw.inputs import open_input, read_text
@@ -27,6 +28,7 @@ from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
 from caw.policies import Policy
 from caw.progress import GenerationProgress
+from caw.settings import Settings
 from caw.watermarks import Watermark
 
 
@@ -47,7 +49,7 @@ class Plan:
     model: str
     watermark: Watermark | None
     policy: Policy | None
-    settings: DecodeSettings
+    settings: Settings
     batch_size: int | None
     stop: tuple[str, ...]
     chat: bool
@@ -171,8 +173,9 @@ def generate(
             mark.check_strength(how.max_strength)
         elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos need a watermark, got none; leave them out")
-        settings = DecodeSettings(
-            max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed, trace=trace,  # type: ignore[arg-type]
+        settings = Settings(
+            max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed,  # type: ignore[arg-type]
+            return_trace=trace,
             mark_eos=marks_eos(mark_eos, mark),
         )  # fmt: skip
         running = {"max_memory": max_memory, "prefill_attention": prefill_attention, "compile": compile}
@@ -229,14 +232,14 @@ def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
     """
     if plan.chat and not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")
-    good = []
+    facts, good = ModelFacts.of(model, tokenizer), []
     for job in jobs:
         where = _where(source, job.number)
         try:
-            [ids] = encode_prompts(tokenizer, [job.prompt], model, chat=plan.chat)
+            [ids] = encode_prompts(tokenizer, [job.prompt], facts, chat=plan.chat)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                fit_budget(model, len(ids), plan.settings.max_new_tokens, 0)
+                fit_budget(facts, len(ids), plan.settings.max_new_tokens, 0)
         except (TypeError, ValueError) as error:
             if source is None:
                 raise type(error)(_unnumbered(error)) from None
@@ -310,7 +313,7 @@ def run_jobs(
         model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
         max_new_tokens=s.max_new_tokens, min_new_tokens=s.min_new_tokens, branching=s.branching, do_sample=s.do_sample,
         temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed, batch_size=plan.batch_size,
-        return_trace=s.trace, stop=plan.stop, report=bar.note, mark_eos=s.mark_eos, **plan.running,
+        return_trace=s.return_trace, stop=plan.stop, report=bar.note, mark_eos=s.mark_eos, **plan.running,
     )  # fmt: skip
     try:
         with bar, _waiting(len(jobs)):

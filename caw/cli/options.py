@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from caw.decoding.prefill_attention import PREFILL_ATTENTIONS
 from caw.evaluator.network import shipped_for
 from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
+from caw.settings import PREFILL_ATTENTIONS
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"

@@ -13,11 +13,11 @@ from rich.table import Table
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import read_jobs
-from caw.decoding.settings import DecodeSettings
 from caw.evaluation.tune import Point, Tuned, Tuner, encode, plot, tune
 from caw.files import check_paths, write_text
 from caw.models import load_model
 from caw.policies import CapacityPolicy
+from caw.settings import Settings
 
 TARGET, OUTPUT = "Target", "Output"
 
@@ -100,7 +100,7 @@ def tune_command(
             )  # fmt: skip
         policy = opt.build_policy("capacity", {"evaluator": evaluator, "beta": beta}, model)
         assert isinstance(policy, CapacityPolicy)
-        DecodeSettings(max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)  # refused before loading
+        Settings(max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)  # refused before loading
         jobs, bad = read_jobs(prompt, input, field)
         if not jobs:
             raise ValueError("expected at least one prompt, got none; give --input or --prompt")

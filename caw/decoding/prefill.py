@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from caw.decoding.attention import Layout
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.branchable import refusal
+from caw.decoding.forward.attention import Layout
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prompt_cache import KeptPrompt, PromptCache, positions_back
-from caw.decoding.support import refusal
 from caw.record import Record
 
 MAX_ROWS = 8  # rows per forward; each keeps up to (history + 1) * rows rows of logits

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from caw.decoding.memory import memory_budget
+from caw.decoding.free_memory import memory_budget
 from caw.evaluator.features import DECODABLE_PREVIOUS
 
 REACH = DECODABLE_PREVIOUS  # positions before the last whose distributions some policy may ask for later

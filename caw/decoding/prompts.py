@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caw.decoding.slots import vocabulary_size
+from caw.decoding.facts import ModelFacts
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
@@ -27,7 +27,7 @@ class Accepted:
 
 
 def accept_prompts(
-    tokenizer: Any, prompts: Prompts, model: Any, max_new_tokens: int, *, chat: bool = False
+    tokenizer: Any, prompts: Prompts, facts: ModelFacts, max_new_tokens: int, *, chat: bool = False
 ) -> Accepted:
     """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is left out with a
     warning.
@@ -37,11 +37,10 @@ def accept_prompts(
     """
     accepted = Accepted([], [], [], {})
     listed = _listed(tokenizer, prompts, chat)
-    vocab_size = vocabulary_size(model)
     for index, prompt in enumerate(listed):
         try:
-            ids = _encode(tokenizer, prompt, index, chat, vocab_size)
-            budget = fit_budget(model, len(ids), max_new_tokens, index)
+            ids = _encode(tokenizer, prompt, index, chat, facts.vocab_size)
+            budget = fit_budget(facts, len(ids), max_new_tokens, index)
         except (TypeError, ValueError) as error:
             accepted.refused[index] = error
             continue
@@ -59,12 +58,12 @@ def accept_prompts(
     return accepted
 
 
-def encode_prompts(tokenizer: Any, prompts: Prompts, model: Any, *, chat: bool = False) -> list[list[int]]:
+def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat: bool = False) -> list[list[int]]:
     """Token ids of each prompt.
 
     Raises TypeError for other types and ValueError for an empty prompt or an id the model does not have.
     """
-    listed, vocab_size = _listed(tokenizer, prompts, chat), vocabulary_size(model)
+    listed, vocab_size = _listed(tokenizer, prompts, chat), facts.vocab_size
     return [_encode(tokenizer, prompt, index, chat, vocab_size) for index, prompt in enumerate(listed)]
 
 
@@ -112,12 +111,12 @@ def _tokens(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
     return list(ids)
 
 
-def fit_budget(model: Any, prompt_length: int, max_new_tokens: int, index: int) -> int:
+def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int, index: int) -> int:
     """New tokens that fit the model's positions after this prompt; warns when that is fewer than asked for.
 
     Raises ValueError if the prompt alone fills them.
     """
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    limit = facts.positions
     if limit is None or prompt_length + max_new_tokens <= limit:
         return max_new_tokens
     if prompt_length >= limit:

@@ -14,12 +14,13 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from caw import ops
-from caw.decoding.settings import DecodeSettings
+from caw.decoding.state import DecodeState
+from caw.settings import Settings
 from caw.watermarks import prf
 
 DOMAIN = b"caw/sample"
-# takes plain logits float32 [B, V], returns warped ones; -inf = excluded
-Warper = Callable[[torch.Tensor], torch.Tensor]
+# takes plain logits float32 [B, V] and what is known of the sequences, returns warped ones; -inf = excluded
+Warper = Callable[[torch.Tensor, DecodeState], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class Warping:
 
     processors: LogitsProcessorList
 
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+    def __call__(self, logits: torch.Tensor, state: DecodeState | None = None) -> torch.Tensor:
         ids = torch.empty(logits.shape[0], 0, dtype=torch.int64, device=logits.device)
         for processor in self.processors:
             logits = processor(ids, logits)
         return logits
 
 
-def make_warper(settings: DecodeSettings) -> Warping | None:
+def make_warper(settings: Settings) -> Warping | None:
     """Temperature, top-k, top-p in transformers' order; None if they change nothing or decoding is greedy."""
     if not settings.do_sample:
         return None

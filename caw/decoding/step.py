@@ -2,32 +2,34 @@
 
 Every (watermark, policy) pair is this one loop; no watermark at all is a ladder of one candidate.
 
-A step comes in two forms that give the same tokens. As it is, it reads a few numbers back from the device to leave out
-work: candidates that no sequence or not this one can reach, evaluation and second records that would change nothing.
-That is right where reading costs nothing, on a CPU. With `fixed` it reads nothing back and does the same work in every
-step, whatever the lengths, the candidates and the ends of texts are, so that a CUDA graph can hold it.
+Two kinds of step give the same tokens. `EagerStep` (eager_step.py) reads a few numbers back from the device to leave
+out work that would change nothing, which is right where reading costs nothing, on a CPU. `FixedStep`
+(capture/fixed_step.py) reads nothing back and does the same work every time, so that a CUDA graph can hold it. They
+differ in what stands under "What a kind of step decides".
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from caw import ops
-from caw.decoding.branching import forward_candidates, forward_packed
-from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.sampling import GumbelNoise, Warper, Warping
-from caw.decoding.settings import DecodeSettings
+from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.plan import Plan
+from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
+from caw.decoding.trace import TokenTrace
 from caw.evaluator import Evaluator
-from caw.policies import CapacityPolicy, Policy, Signals
+from caw.policies import CapacityPolicy, Signals
 from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
 from caw.triton_kernels.select_candidate_ref import RULES
-from caw.watermarks import Position, Watermark
+from caw.watermarks import Position
 from caw.watermarks.ladder import Ladder, original_only
 
 
@@ -52,166 +54,119 @@ class StepResult:
     broken: torch.Tensor
     forwarded: int
 
+    def token_trace(self) -> Callable[[int], TokenTrace]:
+        """What the step did in a row, by its number; reads everything from the device at once."""
+        tokens, capacity, strength = self.tokens.tolist(), self.capacity.tolist(), self.strength.tolist()
+        counts, choice, candidates = self.counts.tolist(), self.choice.tolist(), self.candidates.tolist()
 
-@dataclass
-class Stepper:
+        def of_row(row: int) -> TokenTrace:
+            reachable = tuple(candidates[row][: counts[row]])
+            return TokenTrace(tokens[row], capacity[row], strength[row], reachable, choice[row])
+
+        return of_row
+
+
+class Step(ABC):
     """Everything a step needs that does not change between steps.
 
-    ends: bool [V], which tokens end a text. noise: draws of the sampler, None when decoding greedily.
-    fixed: read nothing back from the device and do the same in every step. body: the model as fixed steps call it.
+    ends: bool [V], which tokens end a text. noise: draws of the sampler, None when decoding greedily. evaluator: the
+    policy's network on the model's device, None if it has none.
     """
 
-    model: Any
-    watermark: Watermark | None
-    policy: Policy
-    settings: DecodeSettings
-    slots: int
-    warper: Warper | None
-    kernels: ops.Ops
-    ends: torch.Tensor
-    noise: GumbelNoise | None
-    fixed: bool = False
-    body: Any = None
-    max_strength: float = field(init=False)
-    evaluator: Evaluator | None = field(init=False)
+    def __init__(self, model: Any, plan: Plan) -> None:
+        self.model, self.plan, self.kernels, self.settings = model, plan, plan.kernels, plan.settings
+        self.watermark, self.policy, self.max_strength = plan.watermark, plan.policy, plan.policy.max_strength
+        device = plan.facts.device
+        ends = torch.zeros(plan.facts.vocab_size, dtype=torch.bool)
+        ends[list(plan.facts.ends)] = True
+        self.ends = ends.to(device)
+        sampled, seed = plan.settings.do_sample, plan.settings.seed
+        self.noise = GumbelNoise.of(seed, device, native=plan.kernels.native) if sampled else None
+        self.evaluator = _evaluator_on(device, plan)
 
-    def __post_init__(self) -> None:
-        self.max_strength = self.policy.max_strength
-        network = self.policy.network if isinstance(self.policy, CapacityPolicy) else None
-        if network is not None and network.mean.device != self.ends.device:
-            network = copy.deepcopy(network).to(self.ends.device)  # the policy's own stays where its user put it
-        self.evaluator = network
-
-    @property
-    def looks_ahead(self) -> bool:
-        return self.watermark is not None and self.policy.looks_ahead
-
-    @property
-    def capturable(self) -> bool:
-        """Whether a fixed step needs nothing from the host: no foreign format, no processors of transformers' own."""
-        native = self.watermark is None or self.watermark.native is not None
-        return native and (self.warper is None or isinstance(self.warper, Warping))
-
-    @property
-    def rungs(self) -> int:
-        """M, how wide the ladders of a fixed step are."""
-        native = self.watermark.native if self.watermark is not None else None
-        if self.watermark is None or native is None:
-            return 1
-        return ops.rungs(RECORD_SIZE, native.scheme, self.watermark.full, self.max_strength)
-
-    def step(self, state: DecodeState, cache: SiblingCache) -> StepResult:
+    def take(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state and cache."""
         ladder = self.ladder(state)
-        if self.looks_ahead:
-            return self._choose_after_forward(state, cache, ladder)
-        return self._choose_before_forward(state, cache, ladder)
-
-    def _record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
-        return Record(*self.kernels.topk_softmax(logits, RECORD_SIZE, rows))
-
-    def _select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
-        rule = RULES.index(ladder.rule)
-        return self.kernels.select_candidate(
-            ladder.candidates, ladder.needs, ladder.counts, strength, rule, ladder.full
-        )
+        if self.plan.looks_ahead:
+            return self.look_ahead(state, cache, ladder)
+        return self.choose_first(state, cache, ladder)
 
     # 1. Ladder -------------------------------------------------------------------------------------------------
 
     def ladder(self, state: DecodeState) -> Ladder:
         """Candidates of the next position from the logits the choice is made from."""
-        scores, warped = self._choice_logits(state)
-        record = state.current if scores is state.logits else self._record(scores)
+        scores, warped = self.choice_logits(state)
+        record = state.current if scores is state.logits else self.record(scores)
         if self.watermark is None:
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
-        ladder = self._watermark_ladder(Position(record, race, scores, context, warped))
-        if self.settings.eos_token_ids and not self.settings.mark_eos:
+        ladder = self.watermark_ladder(Position(record, race, scores, context, warped))
+        if self.plan.facts.ends and not self.plan.mark_eos:
             ladder = ladder.only_original(self.ends[ladder.candidates].any(dim=1))
         if self.watermark.deduplicates:
             return ladder.only_original(state.context_repeats(context))
         return ladder
 
-    def _watermark_ladder(self, position: Position) -> Ladder:
-        assert self.watermark is not None
-        if self.watermark.native is not None and (self.kernels.native or self.fixed):
-            return self.watermark.native_ladder(position, self.max_strength)
-        return self.watermark.ladder(position, self.max_strength)
-
-    def _choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
+    def choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits the choice is made from, the same without sampling noise), float32 [B, V]."""
         warped = state.logits
-        if self.settings.min_new_tokens and self.settings.eos_token_ids:
+        if self.settings.min_new_tokens and self.plan.facts.ends:
             too_early = state.counts < self.settings.min_new_tokens
-            if self.fixed or bool(too_early.any()):
+            if self.worth_doing(too_early):
                 warped = warped.masked_fill(too_early[:, None] & self.ends, -torch.inf)
-        if self.warper is not None:
-            warped = self.warper(warped)
+        if self.plan.warper is not None:
+            warped = self.plan.warper(warped, state)
         if self.noise is None:
             return warped, warped
         return warped + self.noise(state.streams, state.counts, warped.shape[1]), warped
 
     # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------
 
-    def _choose_after_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+    def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        """The forward first, of the candidates; then the choice among them."""
         # where the last step chose a token it had not forwarded, that token is now the only one carried
         waiting = state.pending >= 0
         counts = torch.where(waiting, 1, ladder.counts)
-        most = ladder.candidates.shape[1] if self.fixed else int(torch.where(state.active, counts, 1).max())
-        width = min(most, self.slots)
+        most = self.most_candidates(state, ladder, counts)
+        width = min(most, self.plan.slots)
         carried = torch.where(waiting[:, None], state.pending[:, None], ladder.candidates[:, :width])
-        logits, first = self._forward(state, cache, carried, counts.clamp_max(width))
-        following = self._record(logits, first)
-        if most > 1 or self.settings.trace:
-            capacity, strength, choice = self._evaluate_and_select(state, ladder, following)
+        logits, first = self.forward(state, cache, carried, counts.clamp_max(width))
+        following = self.record(logits, first)
+        if most > 1 or self.settings.return_trace:
+            capacity, strength, choice = self.evaluate_and_select(state, ladder, following)
         else:  # one candidate everywhere: no strength could change the choice
             capacity = torch.full_like(state.pending_capacity, torch.nan)
             strength = torch.where(waiting, state.pending_strength, 0.0)
-            choice = self._select(ladder, strength)
+            choice = self.select(ladder, strength)
         overflow = (choice >= width) & state.active & ~waiting
         state.pending.copy_(torch.where(overflow, _column(ladder.candidates, choice), -1))
         state.pending_strength.copy_(strength)
         state.pending_capacity.copy_(capacity)
         emitted = state.active & ~overflow
-        slot = torch.where(emitted & ~waiting, choice, 0)
-        result = self._emit(state, ladder, choice, strength, capacity, emitted, width)
-        self._commit(state, cache, logits, first, following, slot, emitted)
+        chosen = torch.where(emitted & ~waiting, choice, 0)
+        result = self.emit(state, ladder, choice, strength, capacity, emitted, width)
+        self.commit(state, cache, logits, first, following, chosen, emitted)
         return result
 
-    def _choose_before_forward(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+    def choose_first(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        """The choice first; then the forward, of the chosen token alone."""
         if self.watermark is None:
             strength = torch.zeros_like(state.pending_strength)
         else:
             strength = self.policy.strength(Signals(state.current, state.logits))
-        choice = self._select(ladder, strength)
+        choice = self.select(ladder, strength)
         emitted = state.active.clone()
         capacity = torch.full_like(strength, torch.nan)
-        result = self._emit(state, ladder, choice, strength, capacity, emitted, 1)
-        logits, first = self._forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
-        self._commit(state, cache, logits, first, self._record(logits, first), torch.zeros_like(choice), emitted)
+        result = self.emit(state, ladder, choice, strength, capacity, emitted, 1)
+        logits, first = self.forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
+        self.commit(state, cache, logits, first, self.record(logits, first), torch.zeros_like(choice), emitted)
         return result
 
-    def _forward(
-        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits float32 [N, V] of the first counts[b] (int64 [B]) candidates [B, Q] of each sequence, or more.
+    def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
+        return Record(*self.kernels.topk_softmax(logits, RECORD_SIZE, rows))
 
-        Also the row of each sequence's first one, int64 [B]; its others follow.
-        """
-        batch, width = candidates.shape
-        limit = cache.capacity if self.fixed else int(cache.lengths.max())
-        if not self.fixed and cache.packs and self.settings.branching == "tree":
-            # sequences at rest are left out, and candidates that no strength can reach
-            counts = torch.where(state.active, counts, 0)
-            if 0 < int(counts.sum()) < batch * width:
-                return forward_packed(self.model, cache, candidates, counts, limit)
-        # rows with fewer candidates carry their original again: rectangular, and its result is not used
-        model = self.model if self.body is None or not self.fixed else self.body
-        logits = forward_candidates(model, cache, candidates, self.settings.branching, limit)
-        return logits.flatten(0, 1), torch.arange(batch, device=candidates.device) * width
-
-    def _evaluate_and_select(
+    def evaluate_and_select(
         self, state: DecodeState, ladder: Ladder, following: Record
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Capacity of position i from the records of i - N-, …, i, i + 1 given the original token; the strength it
@@ -227,7 +182,13 @@ class Stepper:
             spec.masses(window, evaluator.token_class),
         )  # fmt: skip
 
-    def _emit(
+    def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
+        rule = RULES.index(ladder.rule)
+        return self.kernels.select_candidate(
+            ladder.candidates, ladder.needs, ladder.counts, strength, rule, ladder.full
+        )
+
+    def emit(
         self,
         state: DecodeState,
         ladder: Ladder,
@@ -244,34 +205,64 @@ class Stepper:
         shown = ladder.candidates, ladder.counts, strength, capacity
         return StepResult(emitted, tokens, choice, *shown, broken, forwarded)
 
-    def _commit(
+    # What a kind of step decides -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def worth_doing(self, rows: torch.Tensor) -> bool:
+        """Whether to do what changes only these rows (bool [B])."""
+
+    @abstractmethod
+    def watermark_ladder(self, position: Position) -> Ladder:
+        """The watermark's candidates at this position."""
+
+    @abstractmethod
+    def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
+        """The most candidates that any sequence may need; counts: int64 [B], those of each."""
+
+    @abstractmethod
+    def forward(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits float32 [N, V] of the first counts[b] (int64 [B]) candidates [B, Q] of each sequence, or more.
+
+        Also the row of each sequence's first one, int64 [B]; its others follow.
+        """
+
+    @abstractmethod
+    def commit(
         self,
         state: DecodeState,
         cache: SiblingCache,
         logits: torch.Tensor,
         first: torch.Tensor,
         following: Record,
-        slot: torch.Tensor,
+        chosen: torch.Tensor,
         moved: torch.Tensor,
     ) -> None:
-        """The chosen candidate's keys and values join the cache, its row of logits [N, V] becomes l_{i+1} where moved.
+        """Candidate chosen[b] joins the cache, its row of logits [N, V] becomes l_{i+1} where moved (bool [B]).
 
-        `following`, the original's record, becomes the chosen one's: a second row is read only where they differ, or,
-        with `fixed`, wherever they could.
+        `following`, the original's record, becomes the chosen one's where they differ.
         """
-        if self.fixed:
-            by_sequence = logits.view(slot.shape[0], -1, logits.shape[1])
-            if by_sequence.shape[1] > 1:
-                following = self._record(logits, first + slot)
-            if cache.copies == 1:
-                cache.commit_step(slot, moved, state.logits, by_sequence, state.records, following.tensors)
-                return
-        else:
-            changed = (slot > 0).nonzero()[:, 0]
-            if changed.numel():
-                following.write(changed, self._record(logits, (first + slot)[changed]))
-        cache.commit(slot, moved)
-        state.advance(moved, logits[first + slot], following)
+
+
+def rectangular(
+    model: Any, cache: SiblingCache, candidates: torch.Tensor, branching: Any, limit: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`Step.forward` with the same number of candidates for each sequence.
+
+    Rows with fewer candidates carry their original again, whose result is not used.
+    """
+    logits = forward_candidates(model, cache, candidates, branching, limit)
+    batch, width = candidates.shape
+    return logits.flatten(0, 1), torch.arange(batch, device=candidates.device) * width
+
+
+def _evaluator_on(device: torch.device, plan: Plan) -> Evaluator | None:
+    """The policy's network where the model is; the policy's own stays where its user put it."""
+    network = plan.policy.network if isinstance(plan.policy, CapacityPolicy) else None
+    if network is not None and network.mean.device != device:
+        network = copy.deepcopy(network).to(device)
+    return network
 
 
 def _column(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

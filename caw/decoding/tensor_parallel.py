@@ -12,20 +12,17 @@ import torch
 from torch import distributed
 
 
-def is_tensor_parallel(model: Any) -> bool:
-    """Whether some weight of the model is one process's part of it."""
+def mesh_of(model: Any) -> Any:
+    """The device mesh of a model some of whose weights are one process's part; None for any other."""
     if not (distributed.is_available() and distributed.is_initialized()):
-        return False
+        return None
     from torch.distributed.tensor import DTensor
 
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return next((p.device_mesh for p in model.parameters() if isinstance(p, DTensor)), None)
 
 
-def smallest(number: int, model: Any, device: torch.device) -> int:
+def smallest(number: int, mesh: Any, device: torch.device) -> int:
     """The smallest of the processes' numbers: each must run the same batch, or they wait for each other for ever."""
-    from torch.distributed.tensor import DTensor
-
-    mesh = next(p.device_mesh for p in model.parameters() if isinstance(p, DTensor))
     agreed = torch.tensor(number, device=device)
     for group in mesh.get_all_groups():
         distributed.all_reduce(agreed, distributed.ReduceOp.MIN, group=group)

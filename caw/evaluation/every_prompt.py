@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from caw.decoding.facts import ModelFacts
 from caw.decoding.prompts import encode_prompts, fit_budget
 from caw.entrance import GenerationResult, iter_generate
 
@@ -18,14 +19,15 @@ def generate_every(
 
     `iter_generate` raises there, which is right for a call of one's own, but would stop a shard for good.
     """
-    encode_prompts(tokenizer, [], model, chat=chat)  # what is wrong with the call, not with a prompt, is raised here
+    facts = ModelFacts.of(model, tokenizer)
+    encode_prompts(tokenizer, [], facts, chat=chat)  # what is wrong with the call, not with a prompt, is raised here
     good, places = [], []
     for place, prompt in enumerate(prompts):
         try:
-            [ids] = encode_prompts(tokenizer, [prompt], model, chat=chat)
+            [ids] = encode_prompts(tokenizer, [prompt], facts, chat=chat)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of cut budgets: iter_generate says it once
-                fit_budget(model, len(ids), max_new_tokens, place)
+                fit_budget(facts, len(ids), max_new_tokens, place)
         except (TypeError, ValueError) as error:
             yield GenerationResult(place, "", [], "error", None, str(error))
             continue

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from caw.decoding.settings import marks_eos
+from caw.decoding.plan import marks_eos
 from caw.evaluation.config import CellPlan, Config
 from caw.evaluation.store import Store
 

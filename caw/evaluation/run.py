@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from caw.decoding.facts import vocabulary_size
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.slots import vocabulary_size
 from caw.entrance import GenerationResult
 from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec

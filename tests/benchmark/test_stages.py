@@ -7,8 +7,8 @@ import time
 from caw.benchmark.models import load_subject, make_prompts
 from caw.benchmark.modes import Job, call_of
 from caw.benchmark.stages import OUTSIDE, PREFILL, STAGES, StageClock, breakdown, watching
-from caw.decoding import slots
-from caw.decoding.step import Stepper
+from caw.decoding import decoder
+from caw.decoding.eager_step import EagerStep
 
 
 def test_what_a_stage_calls_is_not_counted_twice() -> None:
@@ -29,12 +29,12 @@ def test_what_a_stage_calls_is_not_counted_twice() -> None:
 
 
 def test_stages_of_a_model_and_nothing_is_left_behind() -> None:
-    before = Stepper.step, Stepper._record, slots.prefill
+    before = EagerStep.take, EagerStep.record, decoder.prefill
     subject = load_subject("", "tiny", "float32", "cpu", None)
     job = Job(subject, make_prompts(subject, 2, 9), 0.8, 1.0)
     calls = {mode: call_of(mode, job) for mode in ("plain", "kgw+caw")}
     found = breakdown(calls, tokens=6, rounds=3, clock=time.thread_time)
-    assert (Stepper.step, Stepper._record, slots.prefill) == before
+    assert (EagerStep.take, EagerStep.record, decoder.prefill) == before
     assert found["plain"]["steps"] == found["kgw+caw"]["steps"] == 6
     plain, marked = (found[mode]["stages"] for mode in ("plain", "kgw+caw"))
     assert "evaluate + select" not in plain and marked["evaluate + select"]["median"] > 0
@@ -45,10 +45,10 @@ def test_stages_of_a_model_and_nothing_is_left_behind() -> None:
 
 
 def test_an_error_leaves_the_step_as_it_was() -> None:
-    real = Stepper.step
+    real = EagerStep.take
     try:
         with watching(StageClock()):
-            assert Stepper.step is not real
+            assert EagerStep.take is not real
             raise KeyError
     except KeyError:
-        assert Stepper.step is real
+        assert EagerStep.take is real

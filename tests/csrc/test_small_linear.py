@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from caw import ops
-from caw.decoding.linear import MAX_ROWS, SmallLinears
+from caw.decoding.forward.small_linears import MAX_ROWS, SmallLinears
 from caw.testing import assert_close
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")

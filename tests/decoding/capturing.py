@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from decoding.running import make_decoder
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-import caw
 from caw import ops
-from caw.decoding.attention import caw_attention
-from caw.decoding.device_step import DeviceStep
-from caw.decoding.rounds import Rounds
+from caw.decoding.capture.device_step import DeviceStep
+from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.decoder import Decoder
+from caw.decoding.forward.attention import caw_attention
 from caw.decoding.sampling import stream_ids
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder
 from caw.decoding.step import StepResult
 
 
@@ -34,22 +33,22 @@ def started(
     **settings: Any,
 ) -> tuple[Decoder, DeviceStep]:
     """A decoder with its prompts prefilled, and the step that would be captured."""
-    chosen = DecodeSettings(max_new_tokens=max_new_tokens, **settings)
-    decoder = Decoder(
-        model, watermark, policy or caw.FixedStrength(1.0), chosen, len(prompts), capacity, kernels=kernels, fixed=True
-    )
+    decoder = make_decoder(
+        model, watermark, policy, len(prompts), capacity, kernels=kernels, fixed=True, max_new_tokens=max_new_tokens,
+        **settings,
+    )  # fmt: skip
     refill(decoder, prompts)
-    rounds = decoder._steps()
-    assert isinstance(rounds, Rounds)
-    assert isinstance(rounds.step, DeviceStep)
-    return decoder, rounds.step
+    steps = decoder.steps()
+    assert isinstance(steps, RunAhead)
+    assert isinstance(steps.step, DeviceStep)
+    return decoder, steps.step
 
 
 def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
     """Put prompts into the free slots."""
     count = len(prompts)
     with torch.inference_mode(), decoder.attention:
-        budgets = [decoder.settings.max_new_tokens] * count
+        budgets = [decoder.plan.settings.max_new_tokens] * count
         decoder._refill(deque(range(count)), prompts, budgets, stream_ids(prompts))
 
 
@@ -132,7 +131,7 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
                           torch.device(FAKE_DEVICE))  # fmt: skip
 
     with torch.inference_mode(False):
-        model = copy.deepcopy(step.stepper.model)
+        model = copy.deepcopy(step.step.model)
         for module in [*model.modules(), *_networks(step)]:
             for name, parameter in module._parameters.items():
                 if parameter is not None:
@@ -140,8 +139,8 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = fake(buffer)
-    step.stepper.model, decoder.attention = model, caw_attention(model)
-    step.stepper.ends = fake(step.stepper.ends)
+    step.step.model, decoder.attention = model, caw_attention(model)
+    step.step.ends = fake(step.step.ends)
     for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
@@ -151,7 +150,7 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
 
 def _networks(step: DeviceStep) -> list[torch.nn.Module]:
     """The step's evaluator, as a copy of its own."""
-    if step.stepper.evaluator is None:
+    if step.step.evaluator is None:
         return []
-    step.stepper.evaluator = copy.deepcopy(step.stepper.evaluator)
-    return list(step.stepper.evaluator.modules())
+    step.step.evaluator = copy.deepcopy(step.step.evaluator)
+    return list(step.step.evaluator.modules())

@@ -15,7 +15,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 import caw
-from caw.decoding import slots
+from caw.decoding import plan
+from caw.decoding.facts import ModelFacts
+from caw.settings import Settings
 
 PROMPTS = [prompt(5, 1), prompt(3, 2), prompt(9, 3), prompt(4, 4)]
 
@@ -38,12 +40,12 @@ def main() -> None:
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     distributed.init_process_group("gloo")
     cut = AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.float32).eval()
-    fits = slots.fitting_batch
-    slots.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
+    fits = plan.fitting_batch
+    plan.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
     capacity = caw.CapacityPolicy(spread_evaluator(whole), theta=0.8, beta=1.5)
     found = {
         "cut": sum(isinstance(p, DTensor) for p in cut.parameters()),
-        "batch": slots.Decoder(cut, None, caw.FixedStrength(1.0), slots.DecodeSettings(), 4, 40).state.batch,
+        "batch": plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), 4, 40).batch,
         "whole": texts(whole, capacity), "parts": texts(cut, capacity),
     }  # fmt: skip
     (folder / f"found_{rank}.json").write_text(json.dumps(found))

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder
+from caw.decoding.decoder import Decoder
+from caw.decoding.facts import ModelFacts
+from caw.decoding.plan import make_plan
 from caw.decoding.trace import SequenceTrace
 from caw.policies import FixedStrength
+from caw.settings import Settings
 
 
 @dataclass
@@ -43,6 +45,30 @@ class Run:
         return sum(c > 0 for trace in self.traces for c in trace.choice)
 
 
+def make_decoder(
+    model: Any,
+    watermark: Any = None,
+    policy: Any = None,
+    batch: int = 1,
+    capacity: int = 40,
+    *,
+    eos_token_ids: tuple[int, ...] = (),
+    fixed: bool | None = None,
+    kernels: Any = None,
+    prompt_cache: Any = None,
+    processors: Any = None,
+    **settings: Any,
+) -> Decoder:
+    """A decoder whose texts end with these ids alone; marks decide about ends unless told otherwise."""
+    facts = ModelFacts.of(model).ending_with(eos_token_ids)
+    chosen = Settings(**{"mark_eos": True, **settings})
+    plan = make_plan(
+        facts, watermark, policy or FixedStrength(1.0), chosen, batch, capacity, kernels=kernels, captured=fixed,
+        prompt_cache=prompt_cache, processors=processors,
+    )  # fmt: skip
+    return Decoder(model, plan)
+
+
 def run(
     model: Any,
     prompts: list[list[int]],
@@ -54,8 +80,6 @@ def run(
     budgets: list[int] | None = None,
     fixed: bool | None = None,
     kernels: Any = None,
-    max_memory: Any = None,
-    compile: bool = False,
     on_token: Any = None,
     watched: bool = True,
     prompt_cache: Any = None,
@@ -65,14 +89,12 @@ def run(
 
     watched: keep what happened in each step, which reads from the device.
     """
-    chosen = DecodeSettings(max_new_tokens=max_new_tokens, **settings)
-    capacity = max(map(len, prompts)) + max_new_tokens
-    decoder = Decoder(
-        model, watermark, policy or FixedStrength(1.0), chosen, batch or len(prompts), capacity, kernels=kernels,
-        fixed=fixed, max_memory=max_memory, compile=compile, prompt_cache=prompt_cache,
+    decoder = make_decoder(
+        model, watermark, policy, batch or len(prompts), max(map(len, prompts)) + max_new_tokens, fixed=fixed,
+        kernels=kernels, prompt_cache=prompt_cache, max_new_tokens=max_new_tokens, **settings,
     )  # fmt: skip
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts), [""] * len(prompts))
-    original = decoder.stepper.step
+    original = decoder.step.take
 
     def step(state: Any, cache: Any) -> Any:
         active = state.active.tolist()
@@ -81,7 +103,7 @@ def run(
         return done
 
     if watched:
-        decoder.stepper.step = step  # type: ignore[method-assign]
+        decoder.step.take = step  # type: ignore[method-assign]
     for sequence in decoder.run(prompts, budgets or [max_new_tokens] * len(prompts), on_token):
         result.tokens[sequence.index] = sequence.tokens
         result.reasons[sequence.index] = sequence.finish_reason

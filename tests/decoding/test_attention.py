@@ -13,11 +13,11 @@ from decoding.architectures import build, prompt
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config
 
-from caw.decoding import prefill_attention as attention_module
-from caw.decoding.attention import NAME, Layout, attention, caw_attention
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.forward import prefill_attention as attention_module
+from caw.decoding.forward.attention import NAME, Layout, attention, caw_attention
+from caw.decoding.forward.prefill_attention import causal_attention, check_prefill_attention
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prefill import prefill
-from caw.decoding.prefill_attention import causal_attention, check_prefill_attention
 from caw.testing import assert_close
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt
 
-from caw.decoding import attention as attention_module
-from caw.decoding.attention import caw_attention
-from caw.decoding.branching import forward_candidates, forward_packed
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.forward import attention as attention_module
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.branching import forward_candidates, forward_packed
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prefill import prefill
 from caw.testing import assert_close
 

@@ -22,9 +22,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 import caw
 from caw import ops
-from caw.decoding import rounds
-from caw.decoding.cuda_graph import WARM_UP, CapturedStep
-from caw.decoding.rounds import Rounds
+from caw.decoding.capture import run_ahead
+from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
+from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.eager_step import EagerStep
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
 POLICIES = {
@@ -78,7 +79,7 @@ def test_no_architecture_reads_back(model: Any, name: str) -> None:
 def test_a_host_read_is_found(llama: Any) -> None:
     """The step that reads back fails the same test: the guard can fail."""
     decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
-    step.stepper.fixed = False
+    step.step = EagerStep(step.step.model, decoder.plan)  # type: ignore[assignment]
     mode = FakeTensorMode()
     fake = fake_step(decoder, step, mode)
     with mode, decoder.attention, pytest.raises(DataDependentOutputException):
@@ -167,7 +168,7 @@ def test_replay_at_other_lengths(llama: Any, watermark: str | None, policy: str,
                 plain()
             same_results(plain, recorded)
         for one in (decoder, other):
-            one.slots = [None] * len(PROMPTS)
+            one.rows = [None] * len(PROMPTS)
             refill(one, [prompt(2, 7), prompt(13, 8), prompt(5, 9)])
 
 
@@ -175,7 +176,7 @@ def test_a_number_baked_in_is_found(llama: Any) -> None:
     """The step that reads back, recorded and replayed, goes wrong: the model of a replay can fail."""
     decoder, step = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama), slots=2)
     _, plain = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama), slots=2)
-    step.stepper.fixed = False
+    step.step = EagerStep(step.step.model, decoder.plan)  # type: ignore[assignment]
     with torch.inference_mode(), decoder.attention, Recording() as graph:
         step()
     with torch.inference_mode(), decoder.attention:
@@ -229,9 +230,9 @@ def test_whole_texts_by_replays(
 ) -> None:
     """The decoder as on a GPU, replays for a graph: refills, ends, overflow, smaller batches recorded anew."""
     made: list[Replayed] = []
-    prepare = Rounds._prepare
+    prepare = RunAhead._prepare
 
-    def prepared(self: Rounds) -> None:
+    def prepared(self: RunAhead) -> None:
         prepare(self)
         made.append(Replayed(self.step))
         self.captured = made[-1]  # type: ignore[assignment]
@@ -244,8 +245,8 @@ def test_whole_texts_by_replays(
     early = next(t for t in free.tokens[0][3:] if t not in free.tokens[7])
     settings["eos_token_ids"] = (early,)
     eager = run(llama, prompts, kept(watermark), policy, budgets=budgets, **settings)
-    monkeypatch.setattr(Rounds, "_prepare", prepared)
-    monkeypatch.setattr(rounds, "WORTH_CAPTURING", 5)
+    monkeypatch.setattr(RunAhead, "_prepare", prepared)
+    monkeypatch.setattr(run_ahead, "WORTH_CAPTURING", 5)
     replayed = run(llama, prompts, kept(watermark), policy, budgets=budgets, fixed=True, watched=False, **settings)
     assert replayed.tokens == eager.tokens
     assert replayed.reasons == eager.reasons
@@ -278,14 +279,14 @@ class FakeAllocator:
 
 
 def test_the_graph_of_a_smaller_batch_gets_memory(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds drop the graph of one batch and capture the next: both captures have to succeed."""
+    """The graph of one batch is dropped before the next is captured: both captures have to succeed."""
     allocator = FakeAllocator()
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", allocator.handle)
     monkeypatch.setattr(torch.cuda, "graph", allocator.graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {}))
     decoder, _ = started(llama, PROMPTS, kept("top_k"), capacity_policy(llama))
     on_cuda = types.SimpleNamespace(batch=3, counts=types.SimpleNamespace(is_cuda=True, device=torch.device("cpu")))
-    captured = Rounds(decoder.stepper, on_cuda, decoder.cache)  # type: ignore[arg-type]
+    captured = RunAhead(decoder.step, on_cuda, decoder.cache)  # type: ignore[arg-type]
     for batch in (3, 2, 1):
         on_cuda.batch = batch
         captured._prepare()

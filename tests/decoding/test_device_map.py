@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, prompt, tokenizer
-from decoding.running import run
+from decoding.running import make_decoder, run
 from decoding.test_slots import RAGGED, policy_of
 from transformers import AutoModelForCausalLM
 
 import caw
-from caw.decoding.rounds import SingleSteps
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder
-from caw.decoding.spread_cache import SpreadCache, main_device
+from caw.decoding.eager_step import StepByStep
+from caw.decoding.facts import main_device
+from caw.decoding.forward.spread_cache import SpreadCache
 
 
 @pytest.fixture
@@ -58,9 +57,9 @@ def test_the_public_way_in_takes_it(llama: Any, spread: Any) -> None:
 def test_each_layer_has_its_own_cache(llama: Any, spread: Any) -> None:
     assert main_device(llama) is None
     assert main_device(spread) == torch.device("cpu")
-    decoder = Decoder(spread, None, caw.FixedStrength(1.0), DecodeSettings(), 2, 40, fixed=True)
+    decoder = make_decoder(spread, batch=2, fixed=True)
     assert isinstance(decoder.cache, SpreadCache)
-    assert isinstance(decoder._steps(), SingleSteps), "no graph spans devices"
+    assert isinstance(decoder.steps(), StepByStep), "no graph spans devices"
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, prompt
-from decoding.running import Run, run
+from decoding.running import Run, make_decoder, run
 from decoding.test_slots import RAGGED, policy_of
 from decoding.test_step import POLICIES, PROMPTS, SAMPLING, WATERMARKS, capacity_policy
 
 import caw
 from caw import ops
-from caw.decoding.cuda_graph import WARM_UP, CapturedStep
-from caw.decoding.rounds import ROUND, Rounds, SingleSteps
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder
+from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
+from caw.decoding.capture.run_ahead import ROUND, RunAhead
+from caw.decoding.eager_step import StepByStep
 from caw.testing import assert_close
 
 NEW = 11
@@ -213,21 +212,17 @@ def test_a_compiled_body(llama: Any, watermark: str, monkeypatch: pytest.MonkeyP
 # Which steps are taken ---------------------------------------------------------------------------------------------
 
 
-def decoder(model: Any, watermark: Any, fixed: bool | None = True) -> Decoder:
-    return Decoder(model, watermark, caw.FixedStrength(1.0), DecodeSettings(), 2, 40, fixed=fixed)
-
-
 def test_a_cpu_reads_back(llama: Any) -> None:
-    assert isinstance(decoder(llama, caw.KGW(key=1), fixed=None)._steps(), SingleSteps)
+    assert isinstance(make_decoder(llama, caw.KGW(key=1)).steps(), StepByStep)
 
 
 def test_what_needs_the_host_is_not_captured(llama: Any) -> None:
     """Formats that only PyTorch code knows and transformers' own processors read back in every step."""
-    assert isinstance(decoder(llama, caw.KGW(key=1))._steps(), Rounds)
-    assert isinstance(decoder(llama, caw.KGW(key=1, format="transformers"))._steps(), SingleSteps)
-    own = decoder(llama, caw.KGW(key=1))
-    own.stepper.warper = lambda logits: logits
-    assert isinstance(own._steps(), SingleSteps)
+    assert isinstance(make_decoder(llama, caw.KGW(key=1), fixed=True).steps(), RunAhead)
+    foreign = caw.KGW(key=1, format="transformers")
+    assert isinstance(make_decoder(llama, foreign, fixed=True).steps(), StepByStep)
+    own = make_decoder(llama, caw.KGW(key=1), fixed=True, processors=lambda logits, state: logits)
+    assert isinstance(own.steps(), StepByStep)
 
 
 class FakeGraph:
@@ -279,12 +274,12 @@ def test_short_work_is_not_captured(llama: Any, monkeypatch: pytest.MonkeyPatch)
             captured.append(1)
             self.step()
 
-    def prepare(self: Rounds) -> None:
+    def prepare(self: RunAhead) -> None:
         inner(self)
         self.captured = Counting(self.step, "")
 
-    inner = Rounds._prepare
-    monkeypatch.setattr(Rounds, "_prepare", prepare)
+    inner = RunAhead._prepare
+    monkeypatch.setattr(RunAhead, "_prepare", prepare)
     few, many = [prompt(3)] * 2, [prompt(3)] * 40
     run(llama, few, max_new_tokens=6, batch=2, fixed=True)
     assert not captured

@@ -15,7 +15,7 @@ from decoding.running import run
 
 import caw
 from caw import generate
-from caw.decoding import flash_decoding, linear
+from caw.decoding.forward import flash_decoding, linear
 from caw.testing import assert_close
 
 

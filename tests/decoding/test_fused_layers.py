@@ -13,9 +13,9 @@ from decoding.running import run
 
 import caw
 from caw import ops
-from caw.decoding import fused_layers
-from caw.decoding.fused_layers import fused_forwards, fusible
-from caw.decoding.linear import SmallLinears
+from caw.decoding.forward import fused_layers
+from caw.decoding.forward.fused_layers import fused_forwards, fusible
+from caw.decoding.forward.small_linears import SmallLinears
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3")
@@ -49,7 +49,7 @@ def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, mon
     calls = calls_of(monkeypatch)
     fused = run(model, prompts, watermark, policy, **options)
     assert calls and len(calls) % model.config.num_hidden_layers == 0
-    monkeypatch.setattr("caw.decoding.linear.fused_forwards", lambda model: [])
+    monkeypatch.setattr("caw.decoding.forward.small_linears.fused_forwards", lambda model: [])
     before = len(calls)
     plain = run(model, prompts, watermark, policy, **options)
     assert len(calls) == before

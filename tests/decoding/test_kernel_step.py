@@ -15,7 +15,7 @@ from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 
 import caw
 from caw import ops
-from caw.decoding.attention import caw_attention
+from caw.decoding.forward.attention import caw_attention
 
 POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrength(1.0)}
 
@@ -82,14 +82,14 @@ def test_launchers_take_what_the_step_gives(
 def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     """Move everything the step reads to the meta device."""
     with torch.inference_mode(False):
-        step.stepper.model = copy.deepcopy(step.stepper.model).to("meta")
-        decoder.attention = caw_attention(step.stepper.model)
-        if step.stepper.evaluator is not None:
-            step.stepper.evaluator = copy.deepcopy(step.stepper.evaluator).to("meta")
-    step.stepper.kernels = step.cache.kernels = kernels
-    step.stepper.ends = step.stepper.ends.to("meta")
-    if step.stepper.noise is not None:
-        object.__setattr__(step.stepper.noise, "native", True)
+        step.step.model = copy.deepcopy(step.step.model).to("meta")
+        decoder.attention = caw_attention(step.step.model)
+        if step.step.evaluator is not None:
+            step.step.evaluator = copy.deepcopy(step.step.evaluator).to("meta")
+    step.step.kernels = step.cache.kernels = kernels
+    step.step.ends = step.step.ends.to("meta")
+    if step.step.noise is not None:
+        object.__setattr__(step.step.noise, "native", True)
     for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):

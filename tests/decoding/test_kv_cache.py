@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.forward.sibling_cache import SiblingCache
 
 LAYERS, HEADS, DIM, SIZE, SLOTS = 2, 2, 3, 9, 3
 

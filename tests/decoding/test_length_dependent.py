@@ -8,14 +8,12 @@ import pytest
 import torch
 from decoding.architectures import GQA, PAD, POSITIONS, VOCAB, from_config, prompt, spread_evaluator
 from decoding.brute_force import BruteForce, agree
-from decoding.running import run
+from decoding.running import make_decoder, run
 
 import caw
 from caw.decoding import prefill
-from caw.decoding.needs import decoding_needs
+from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder
 
 LIMIT, NEW = 60, 8
 BEGINNING = prompt(40, 3)  # long enough to be shared
@@ -56,9 +54,9 @@ def test_the_change_shows(phi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would find: the long texts read as if nothing changed."""
     expected = [stock(phi, ids) for ids in [*CROSSING, *LONG]]
     with monkeypatch.context() as patched:
-        patched.setattr("caw.decoding.length_dependent.rope_limit", lambda model: None)
+        patched.setattr("caw.decoding.facts.rope_limit", lambda model: None)
         assert run(phi, LONG, max_new_tokens=NEW).tokens != expected[len(CROSSING) :]
-    monkeypatch.setattr("caw.decoding.slots.read_again", lambda *arguments: None)
+    monkeypatch.setattr("caw.decoding.decoder.read_again", lambda *arguments: None)
     assert [run(phi, [ids], max_new_tokens=NEW).tokens[0] for ids in CROSSING] != expected[: len(CROSSING)]
 
 
@@ -107,10 +105,8 @@ def test_rows_of_one_call_are_refused(phi: Any) -> None:
 
 
 def test_steps_stay_on_the_host_where_the_embedding_changes(phi: Any) -> None:
-    def decoder(capacity: int) -> Decoder:
-        return Decoder(phi, None, caw.FixedStrength(1.0), DecodeSettings(), 1, capacity, fixed=True)
-
-    assert (decoder(LIMIT).fixed, decoder(LIMIT + 1).fixed) == (True, False)
+    plans = [make_decoder(phi, capacity=capacity, fixed=True).plan for capacity in (LIMIT, LIMIT + 1)]
+    assert [plan.captured for plan in plans] == [True, False]
 
 
 def test_whole_prompts_are_planned_for(phi: Any) -> None:

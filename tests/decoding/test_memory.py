@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import prompt
-from decoding.running import run
+from decoding.running import make_decoder, run
 from decoding.test_slots import policy_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import caw
-from caw.decoding import memory
-from caw.decoding.memory import free_memory, memory_budget
-from caw.decoding.needs import Needs, decoding_needs, fitting_batch
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder, vocabulary_size
+from caw.decoding import free_memory as free_module
+from caw.decoding.decoder import Decoder
+from caw.decoding.facts import vocabulary_size
+from caw.decoding.free_memory import free_memory, memory_budget
+from caw.decoding.memory_needs import Needs, decoding_needs, fitting_batch
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 
@@ -37,16 +37,16 @@ def test_sizes(given: Any, expected: int) -> None:
 @pytest.mark.serial
 def test_shares_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (free_memory(CPU) or 0) > 1 << 20
-    monkeypatch.setattr(memory, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(free_module, "free_memory", lambda device: 1000)
     assert memory_budget(None, CPU) == 900
     assert memory_budget(0.5, CPU) == 500
-    monkeypatch.setattr(memory, "free_memory", lambda device: None)
+    monkeypatch.setattr(free_module, "free_memory", lambda device: None)
     assert memory_budget(None, CPU) is None, "a system that does not say sets no limit"
 
 
 @pytest.mark.serial
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    monkeypatch.setattr(free_module, "CONTAINER", tmp_path)
     host = free_memory(CPU)
     assert host is not None
     for name, text in (("max", "5000\n"), ("current", "3500\n"), ("stat", "anon 7\ninactive_file 200\n")):
@@ -81,14 +81,15 @@ def test_plan_covers_what_is_held(model: Any, dtype: torch.dtype, branching: str
     model = copy.deepcopy(model).to(dtype)
     sizes = []
     for batch in (2, 12):
-        settings = DecodeSettings(max_new_tokens=20, branching=branching)
-        decoder = Decoder(model, caw.EXP(key=1), policy, settings, batch, 60)
+        decoder = make_decoder(
+            model, caw.EXP(key=1), policy, batch=batch, capacity=60, max_new_tokens=20, branching=branching
+        )
         run_one_step(decoder, [prompt(5, i) for i in range(batch)])
         held = [decoder.cache.store, decoder.cache.scratch, decoder.state.logits, decoder.state.padded_tokens,
                 *decoder.state.records]  # fmt: skip
         sizes.append(sum(t.numel() * t.element_size() for t in held))
     config = model.config.get_text_config(decoder=True)
-    slots = decoder.stepper.slots
+    slots = decoder.plan.slots
     needs = decoding_needs(config, dtype, vocabulary_size(model), 60, slots, slots if branching == "batch" else 1, 1)
     one_more = (sizes[1] - sizes[0]) / 10
     assert one_more <= needs.per_sequence <= 2 * one_more + slots * vocabulary_size(model) * 8
@@ -118,7 +119,7 @@ def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: i
     prompts = [[3 + (i + n) % 90 for i in range(length)] for n, length in enumerate(lengths)]  # no shared beginning
     policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous=history), hidden=4).eval(), theta=1.0)
     capacity = max(lengths) + 2
-    decoder = Decoder(model, caw.KGW(key=1), policy, DecodeSettings(max_new_tokens=2), len(prompts), capacity)
+    decoder = make_decoder(model, caw.KGW(key=1), policy, len(prompts), capacity, max_new_tokens=2)
     needs = decoding_needs(config, torch.float32, vocab, capacity, 2, 1, history)
     peak = allocated(lambda: list(decoder.run(prompts, [2] * len(prompts))), tmp_path / "trace.json")
     assert peak <= needs.fixed + len(prompts) * needs.per_sequence < 5 * peak
@@ -130,13 +131,13 @@ class Reached(Exception):
 
 def run_one_step(decoder: Decoder, prompts: list[list[int]]) -> None:
     """Stop after the first step, when everything is allocated, and let nothing go."""
-    inner = decoder.stepper.step
+    inner = decoder.step.take
 
     def step(*args: Any) -> Any:
         inner(*args)
         raise Reached
 
-    decoder.stepper.step = step  # type: ignore[method-assign]
+    decoder.step.take = step  # type: ignore[method-assign]
     decoder._release = lambda: None  # type: ignore[method-assign]
     with pytest.raises(Reached):
         next(decoder.run(prompts, [20] * len(prompts)))

@@ -10,8 +10,8 @@ from decoding.architectures import prompt
 from decoding.running import run
 
 from caw.decoding import prefill as prefill_module
-from caw.decoding.attention import caw_attention
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prefill import prefill, shared_beginning
 from caw.record import Record
 from caw.testing import assert_close

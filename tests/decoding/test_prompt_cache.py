@@ -16,9 +16,9 @@ from decoding.test_slots import RAGGED, policy_of
 
 import caw
 from caw import PromptCache
+from caw.decoding import facts, plan
 from caw.decoding import prefill as prefill_module
 from caw.decoding import prompt_cache as cache_module
-from caw.decoding import slots
 from caw.decoding.prompt_cache import REACH, KeptPrompt
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
@@ -202,15 +202,15 @@ def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         kept = PromptCache(max_memory=limit)
         assert run(llama, RAGGED, batch=2, max_memory="1MiB", prompt_cache=kept).tokens == plain.tokens
         assert len(kept) == len(RAGGED)
-    monkeypatch.setattr(slots, "memory_budget", lambda given, device: needed[0])
-    needed, original = [0], slots.decoding_needs
+    monkeypatch.setattr(plan, "memory_budget", lambda given, device: needed[0])
+    needed, original = [0], plan.decoding_needs
 
     def needs(*given: Any) -> Any:
         found = original(*given)
         needed[0] = found.of(2) + 3000  # what two sequences take, and a little
         return found
 
-    monkeypatch.setattr(slots, "decoding_needs", needs)
+    monkeypatch.setattr(plan, "decoding_needs", needs)
     tight = PromptCache(max_memory="900GiB")
     assert run(llama, RAGGED, batch=2, prompt_cache=tight).tokens == plain.tokens
     assert 0 <= tight.size <= 3000
@@ -219,7 +219,7 @@ def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_unknown_free_memory_has_a_bound(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "memory_budget", lambda given, device: None)
-    monkeypatch.setattr(slots, "memory_budget", lambda given, device: None)
+    monkeypatch.setattr(plan, "memory_budget", lambda given, device: None)
     first = PromptCache()
     run(llama, RAGGED, prompt_cache=first)
     assert len(first) == 4
@@ -267,7 +267,7 @@ def test_a_generator_given_up_leaves_whole_entries(llama: Any) -> None:
 
 
 def test_a_model_in_several_processes_is_refused(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "is_tensor_parallel", lambda model: True)
+    monkeypatch.setattr(facts, "mesh_of", lambda model: "a mesh")
     with pytest.raises(ValueError, match="one process"):
         run(llama, RAGGED, prompt_cache=PromptCache())
 

@@ -12,14 +12,14 @@ from scipy import stats
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from caw.decoding.sampling import DOMAIN, gumbel_noise, make_warper, stream_ids
-from caw.decoding.settings import DecodeSettings
+from caw.settings import Settings
 from caw.watermarks import prf
 
 ROWS, VOCAB = 5, 53
 
 
 def warp(logits: torch.Tensor, **settings: Any) -> torch.Tensor:
-    warper = make_warper(DecodeSettings(do_sample=True, **settings))
+    warper = make_warper(Settings(do_sample=True, **settings))
     return logits if warper is None else warper(logits.clone())
 
 
@@ -40,8 +40,8 @@ def test_warpers_are_those_that_generate_would_use(temperature: float, top_k: in
 
 
 def test_no_warper_where_nothing_would_change() -> None:
-    assert make_warper(DecodeSettings(do_sample=True)) is None
-    assert make_warper(DecodeSettings(temperature=0.5, top_k=3, top_p=0.5)) is None, "greedy"
+    assert make_warper(Settings(do_sample=True)) is None
+    assert make_warper(Settings(temperature=0.5, top_k=3, top_p=0.5)) is None, "greedy"
 
 
 def test_noise_is_a_function_of_seed_stream_position_and_token() -> None:

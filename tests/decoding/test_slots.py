@@ -10,11 +10,12 @@ import pytest
 import torch
 from decoding.architectures import build, prompt, spread_evaluator
 from decoding.brute_force import BruteForce, agree
-from decoding.running import Run, run
+from decoding.running import Run, make_decoder, run
 
 import caw
-from caw.decoding.settings import DecodeSettings
-from caw.decoding.slots import Decoder, candidate_slots, vocabulary_size
+from caw.decoding.facts import vocabulary_size
+from caw.decoding.plan import candidate_slots
+from caw.settings import Settings
 
 SAMPLING = {
     "greedy": {},
@@ -120,13 +121,13 @@ def test_candidate_slots() -> None:
              (caw.EXP(key=1, top_k=3), policy, 4), (caw.EXP(key=1, top_k=10), policy, 8),
              (caw.EXP(key=1, strength="scale"), policy, 8)]  # fmt: skip
     for watermark, chosen, expected in cases:
-        assert candidate_slots(watermark, chosen, DecodeSettings()) == expected
-    assert candidate_slots(caw.EXP(key=1), policy, DecodeSettings(slots=3)) == 3
+        assert candidate_slots(watermark, chosen, Settings()) == expected
+    assert candidate_slots(caw.EXP(key=1), policy, Settings(slots=3)) == 3
 
 
 def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
     with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100"):
-        Decoder(llama, caw.EXP(key=1, top_k=60), caw.FixedStrength(2.0), DecodeSettings(), 1, 10)
+        make_decoder(llama, caw.EXP(key=1, top_k=60), caw.FixedStrength(2.0))
 
 
 def test_vocabulary_is_the_width_of_the_logits(model: Any) -> None:
@@ -134,7 +135,7 @@ def test_vocabulary_is_the_width_of_the_logits(model: Any) -> None:
 
 
 def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
-    decoder = Decoder(llama, caw.EXP(key=1), caw.FixedStrength(1.0), DecodeSettings(max_new_tokens=1 << 24), 2, 40)
+    decoder = make_decoder(llama, caw.EXP(key=1), batch=2, max_new_tokens=1 << 24)
     assert decoder.state.padded_tokens.shape == (2, 4 + 40)
 
 

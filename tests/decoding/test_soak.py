@@ -15,7 +15,7 @@ import torch
 from decoding.architectures import build, prompt, spread_evaluator, tokenizer
 
 import caw
-from caw.decoding.slots import Decoder
+from caw.decoding.plan import make_plan
 
 OWN_PROCESS = "CAW_TEST_SOAK"
 PROMPTS, SLOTS, NEW = 2000, 8, 6
@@ -45,7 +45,9 @@ def test_no_memory_growth(fixed: bool, monkeypatch: pytest.MonkeyPatch, request:
         done = subprocess.run(command, env={**os.environ, OWN_PROCESS: "1"}, capture_output=True, text=True)
         assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-3000:]
         return
-    monkeypatch.setattr(sys.modules["caw.entrance"], "Decoder", lambda *a, **k: Decoder(*a, **{**k, "fixed": fixed}))
+    monkeypatch.setattr(
+        sys.modules["caw.entrance"], "make_plan", lambda *a, **k: make_plan(*a, **{**k, "captured": fixed})
+    )
     model: Any = build("llama")
     policy = caw.CapacityPolicy(spread_evaluator(model), theta=0.9)
     rng = random.Random(1)

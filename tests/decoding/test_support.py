@@ -11,11 +11,11 @@ from decoding.architectures import build, prompt
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from caw.decoding.attention import caw_attention
-from caw.decoding.branching import forward_candidates
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.branchable import branchable_config
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.branching import forward_candidates
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prefill import prefill
-from caw.decoding.support import check_model
 from caw.testing import assert_close
 
 RECURRENT, INTERFACE = "its recurrent state", "does not go through transformers' attention interface"
@@ -43,7 +43,7 @@ def stub(config: Any, **attributes: Any) -> Any:
 def test_refused_by_name_with_the_reason(kind: str) -> None:
     config = AutoConfig.for_model(kind)
     with pytest.raises(NotImplementedError, match=REFUSED[kind]) as caught:
-        check_model(stub(config))
+        branchable_config(stub(config))
     assert f"got {config.get_text_config(decoder=True).model_type!r}" in str(caught.value)
     assert "use a model like Llama" in str(caught.value)
 
@@ -52,22 +52,22 @@ def test_refused_by_name_with_the_reason(kind: str) -> None:
                                   "gpt2", "opt", "smollm3", "gpt_oss"])  # fmt: skip
 def test_accepted_by_name(kind: str) -> None:
     config = AutoConfig.for_model(kind)
-    assert check_model(stub(config)) is config
+    assert branchable_config(stub(config)) is config
 
 
 def test_the_text_part_of_a_larger_model_counts() -> None:
     config = AutoConfig.for_model("gemma3")
-    assert check_model(stub(config)) is config.text_config
+    assert branchable_config(stub(config)) is config.text_config
 
 
 def test_what_a_class_cannot_do_is_refused() -> None:
     config = AutoConfig.for_model("llama")
     with pytest.raises(NotImplementedError, match=INTERFACE):
-        check_model(stub(config, _supports_attention_backend=False))
+        branchable_config(stub(config, _supports_attention_backend=False))
     with pytest.raises(NotImplementedError, match=r"torch\.compile has wrapped it; pass the model itself"):
-        check_model(torch.compile(build("llama")))
+        branchable_config(torch.compile(build("llama")))
     with pytest.raises(NotImplementedError, match="does not take position ids"):
-        check_model(stub(config, forward=lambda input_ids, **kwargs: None))
+        branchable_config(stub(config, forward=lambda input_ids, **kwargs: None))
 
 
 # Every causal model of transformers ----------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def outcome(kind: str) -> str:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         size = sum(p.numel() for p in model.parameters())
-        text = check_model(model)
+        text = branchable_config(model)
         if size > MOST_PARAMETERS:
             return f"{size} parameters"
         # transformers 5.17 gives a model with a softcap an attention that leaves the cap out

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from decoding.architectures import build
 
-from caw.decoding.tensor_parallel import is_tensor_parallel
+from caw.decoding.tensor_parallel import mesh_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -48,4 +48,4 @@ def test_two_processes_give_the_tokens_of_one(tmp_path: Path) -> None:
 
 
 def test_a_whole_model_is_not_taken_for_a_part(llama: Any) -> None:
-    assert not is_tensor_parallel(llama)
+    assert mesh_of(llama) is None

@@ -1,25 +1,28 @@
-"""How to decode: one frozen, validated set of settings."""
+"""How to generate: one frozen, validated set of settings for the library, the command line, YAML and Ray."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from caw.watermarks.base import Watermark, require_int, require_number
+from caw.watermarks.base import require_int, require_number
 
 Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")
+PrefillAttention = Literal["sdpa", "flash_attention_2", "eager"]
+PREFILL_ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
 MAX_SLOTS = 32
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
 
 
 @dataclass(frozen=True)
-class DecodeSettings:
-    """Settings of one call; see `caw.generate` for their meaning.
+class Settings:
+    """Settings of one call; see `caw.iter_generate` for their meaning.
 
-    slots: candidates one forward carries; None = as many as the watermark usually needs.
-    mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of
-        `eos_token_ids` is among the candidates that the policy's greatest strength reaches.
+    The text depends on all of them but batch_size, max_memory, prefill_attention, compile and backend, which say how
+    to run (and on those only where rounding does).
+
     Raises TypeError or ValueError naming the argument.
     """
 
@@ -32,9 +35,15 @@ class DecodeSettings:
     top_p: float = 1.0
     seed: int = 0
     slots: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    trace: bool = True
-    mark_eos: bool = True
+    stop: str | Sequence[str] | None = None
+    chat: bool = False
+    mark_eos: bool | None = None
+    return_trace: bool = True
+    batch_size: int | None = None
+    max_memory: int | float | str | None = None
+    prefill_attention: PrefillAttention = "sdpa"
+    compile: bool = False
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         require_int("max_new_tokens", self.max_new_tokens, 1, 1 << 24)
@@ -43,16 +52,12 @@ class DecodeSettings:
         require_int("top_k", self.top_k, 0, 1 << 31)
         require_number("top_p", self.top_p, 0, 1, closed=True)
         require_int("seed", self.seed, 0, (1 << 64) - 1)
-        if self.slots is not None:
-            require_int("slots", self.slots, 1, MAX_SLOTS)
-        if not isinstance(self.mark_eos, bool):
+        for name, most in (("slots", MAX_SLOTS), ("batch_size", 1 << 20)):
+            if getattr(self, name) is not None:
+                require_int(name, getattr(self, name), 1, most)
+        if not isinstance(self.mark_eos, bool | None):
             raise TypeError(f"mark_eos must be True, False or None, got {self.mark_eos!r}; leave it out")
         if self.top_p == 0:
             raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
         if self.branching not in BRANCHINGS:
             raise ValueError(f"branching must be one of {', '.join(BRANCHINGS)}, got {self.branching!r}; use 'tree'")
-
-
-def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
-    """`DecodeSettings.mark_eos` of a call; None = as the watermark's system does (`Watermark.marks_ends`)."""
-    return (watermark is not None and watermark.marks_ends) if asked is None else asked

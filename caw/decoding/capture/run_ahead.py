@@ -1,4 +1,4 @@
-"""Who calls the step: one by one with a look at each result, or in rounds that the host reads while the next runs."""
+"""Captured steps in rounds, which the host reads while the next round runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 import torch
 
-from caw.decoding.cuda_graph import CapturedStep
-from caw.decoding.device_step import DeviceStep, OutputRing
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.capture.cuda_graph import CapturedStep
+from caw.decoding.capture.device_step import DeviceStep, OutputRing
+from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Stepper, StepResult
+from caw.decoding.step import StepResult
 
 ROUND = 8  # steps between two looks at what came out; a text ended by a stop string runs on for up to two rounds
 WORTH_CAPTURING = 32  # steps of one batch that pay for a capture, which costs about as much as a few of them
@@ -26,41 +27,23 @@ class Sequenced(Protocol):
     def lacking(self) -> int: ...
 
 
-Slots = Sequence[Any]  # row -> the sequence in it, or None
-Results = list[tuple[StepResult, Slots]]
-
-
-class SingleSteps:
-    """Each call is one step, whose result is there at once."""
-
-    def __init__(self, stepper: Stepper, state: DecodeState, cache: SiblingCache) -> None:
-        self.stepper, self.state, self.cache = stepper, state, cache
-
-    def may_shrink(self, lacking: int) -> bool:
-        """Whether a smaller batch pays when `lacking` steps are to come."""
-        return True
-
-    def advance(self, slots: Slots) -> Results:
-        """Results of newly finished steps, each with the slots as they were when it started."""
-        return [(self.stepper.step(self.state, self.cache), list(slots))]
-
-    def close(self) -> None:
-        return
+Rows = Sequence[Any]  # of each row the sequence in it, or None
+Results = list[tuple[StepResult, Rows]]
 
 
 @dataclass
 class _Round:
-    """Steps under way: for which slots, and where their results will be on the host once `done` has happened."""
+    """Steps under way: for which rows, and where their results will be on the host once `done` has happened."""
 
     steps: int
-    slots: list[Any]
+    rows: list[Any]
     ring: OutputRing
     integers: torch.Tensor
     floats: torch.Tensor | None
     done: torch.cuda.Event | None
 
 
-class Rounds:
+class RunAhead:
     """Rounds of up to ROUND captured steps, one ahead of what the host has read.
 
     On a CPU the steps run as plain calls, which is how the tests see all of this without a GPU.
@@ -68,13 +51,12 @@ class Rounds:
 
     def __init__(
         self,
-        stepper: Stepper,
+        step: FixedStep,
         state: DecodeState,
         cache: SiblingCache,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        self.stepper, self.state, self.cache, self.report = stepper, state, cache, report
-        stepper.fixed = True
+        self.fixed_step, self.state, self.cache, self.report = step, state, cache, report
         self.cuda = state.counts.is_cuda
         self.under_way: deque[_Round] = deque()
         self._prepare()
@@ -82,10 +64,10 @@ class Rounds:
     def _prepare(self) -> None:
         """A ring and a step for the present batch."""
         self.batch = self.state.batch
-        rungs, trace = self.stepper.rungs, self.stepper.settings.trace
-        self.ring = OutputRing.empty(ROUND, self.batch, rungs, trace, self.state.counts.device)
-        self.step: Callable[[], None] = DeviceStep(self.stepper, self.state, self.cache, self.ring)
-        what = f"batch {self.batch}, {min(rungs, self.stepper.slots)} candidates"
+        plan, rungs = self.fixed_step.plan, self.fixed_step.rungs
+        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, self.state.counts.device)
+        self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
+        what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
 
@@ -93,21 +75,21 @@ class Rounds:
         """Whether a smaller batch, which is captured anew, pays when `lacking` steps are to come."""
         return not self.cuda or lacking >= WORTH_CAPTURING
 
-    def advance(self, slots: Slots) -> Results:
+    def advance(self, rows: Rows) -> Results:
         """Start a round if a sequence may need it; the results of the oldest one once another is under way."""
-        needed = max((self._needed(sequence) for sequence in slots if sequence is not None), default=0)
+        needed = max((self._needed(sequence) for sequence in rows if sequence is not None), default=0)
         if needed > 0:
-            self._launch(needed, list(slots))
+            self._launch(needed, list(rows))
         if needed > ROUND and len(self.under_way) < 2:
             return []  # the next call starts the round that runs while this one is read
         return self._collect()
 
     def _needed(self, sequence: Sequenced) -> int:
         """Steps that must still be started for it, if each gives a token."""
-        started = sum(r.steps for r in self.under_way if any(s is sequence for s in r.slots))
+        started = sum(r.steps for r in self.under_way if any(s is sequence for s in r.rows))
         return sequence.lacking - started
 
-    def _launch(self, needed: int, slots: list[Any]) -> None:
+    def _launch(self, needed: int, rows: list[Any]) -> None:
         if self.batch != self.state.batch:
             self._prepare()
         steps = min(ROUND, needed)
@@ -123,7 +105,7 @@ class Rounds:
             done = torch.cuda.Event()
             done.record()
         assert copies[0] is not None
-        self.under_way.append(_Round(steps, slots, self.ring, copies[0], copies[1], done))
+        self.under_way.append(_Round(steps, rows, self.ring, copies[0], copies[1], done))
 
     def _collect(self) -> Results:
         if not self.under_way:
@@ -131,7 +113,7 @@ class Rounds:
         first = self.under_way.popleft()
         if first.done is not None:
             first.done.synchronize()
-        return [(result, first.slots) for result in first.ring.read(first.integers, first.floats, first.steps)]
+        return [(result, first.rows) for result in first.ring.read(first.integers, first.floats, first.steps)]
 
     def close(self) -> None:
         """Forget rounds under way and the graph; its memory is free once the device has come to their end."""

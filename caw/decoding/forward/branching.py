@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from caw.decoding.attention import Layout
-from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.settings import Branching
+from caw.decoding.forward.attention import Layout
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.settings import Branching
 
 
 def forward_candidates(

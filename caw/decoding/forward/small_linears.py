@@ -14,7 +14,7 @@ from torch.nn import Linear
 from torch.nn.functional import linear
 
 from caw import ops
-from caw.decoding.fused_layers import MAX_ROWS, fused_forwards
+from caw.decoding.forward.fused_layers import MAX_ROWS, fused_forwards
 
 
 class SmallLinears:

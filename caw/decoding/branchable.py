@@ -1,7 +1,7 @@
 """Which models can branch: refuse, by name and with the reason, those that cannot.
 
 What a config tells is checked here, before anything runs; what only the running attention tells is checked there
-(`attention._check_contract`).
+(`forward/attention.py`).
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ LATENT_MODELS = ("deepseek_v", "minicpm3", "longcat_flash")
 SHARED_KV_MODELS = ("gemma3n", "gemma4")
 
 
-def check_model(model: Any) -> Any:
-    """The text config of a model whose candidates can share one forward.
-
-    Raises NotImplementedError with the model's name and the reason for the others.
-    """
-    config = model.config.get_text_config(decoder=True)
-    kind = config.model_type
-    reason = _reason(model, config, kind)
-    if reason:
-        raise refusal(kind, reason)
-    return config
-
-
 def refusal(kind: str, reason: str) -> NotImplementedError:
     """The error for a model that cannot branch; `kind` is its model type."""
     return NotImplementedError(
         f"expected a decoder whose candidates can share one forward pass, got {kind!r}: {reason}; use a model like "
         "Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, GPT-2 or OPT"
     )
+
+
+def branchable_config(model: Any) -> Any:
+    """The text config of a model whose candidates can share one forward.
+
+    Raises NotImplementedError with the model's name and the reason for the others.
+    """
+    config = model.config.get_text_config(decoder=True)
+    reason = _reason(model, config, config.model_type)
+    if reason:
+        raise refusal(config.model_type, reason)
+    return config
 
 
 def _reason(model: Any, config: Any, kind: str) -> str:

@@ -13,9 +13,9 @@ import torch
 from transformers import Cache
 
 from caw import ops
-from caw.decoding.kv_cache import SiblingCache
-from caw.decoding.prefill_attention import PrefillAttention
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.record import kept_rows
+from caw.settings import PrefillAttention
 
 
 class SpreadCache(Cache):
@@ -85,13 +85,3 @@ class SpreadCache(Cache):
         self.shared = None
         for part in self.parts:
             part.release()
-
-
-def main_device(model: Any) -> torch.device | None:
-    """Where ids of a model with a device map go in and logits come out; None if it has none, or one device only."""
-    places = set(getattr(model, "hf_device_map", {}).values())
-    if len(places) < 2:
-        return None
-    devices = [place for place in model.hf_device_map.values() if place not in ("cpu", "disk")]
-    first = devices[0] if devices else "cpu"
-    return torch.device("cuda", first) if isinstance(first, int) else torch.device(first)

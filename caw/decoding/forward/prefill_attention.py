@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn.attention.bias import causal_lower_right
 
-PrefillAttention = Literal["sdpa", "flash_attention_2", "eager"]
-PREFILL_ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
+from caw.settings import PREFILL_ATTENTIONS, PrefillAttention
+
 EAGER_BLOCK = 256  # query rows per block where scores are materialised; bounds memory at 256 * S per head
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from caw.decoding.memory import readable
+from caw.decoding.forward.prefill_attention import EAGER_BLOCK
+from caw.decoding.free_memory import readable
 from caw.decoding.prefill import CHUNK, MAX_ROWS, MAX_TOKENS
-from caw.decoding.prefill_attention import EAGER_BLOCK
 from caw.record import RECORD_SIZE
 
 FLOAT, INT = 4, 8

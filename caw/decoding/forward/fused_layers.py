@@ -13,7 +13,7 @@ from torch.nn import Linear
 from torch.nn.modules import module as module_state
 
 from caw import ops
-from caw.decoding.attention import Layout, declared_window
+from caw.decoding.forward.attention import Layout, declared_window
 
 # class of the layer -> how its parts are named; other classes, subclasses among them, run as they are
 LAYERS = {

@@ -17,8 +17,8 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from caw import ops
-from caw.decoding.prefill_attention import PrefillAttention
 from caw.record import kept_rows
+from caw.settings import PrefillAttention
 
 
 class SiblingLayer(CacheLayerMixin):

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from caw.decoding.kv_cache import SiblingCache
+from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Stepper, StepResult
+from caw.decoding.step import StepResult
 
 NOT_EMITTED = -1
 BROKEN = -2
@@ -79,12 +80,11 @@ class DeviceStep:
     budget; what else ends a text (stop strings) only the host knows, which sets `state.active`.
     """
 
-    def __init__(self, stepper: Stepper, state: DecodeState, cache: SiblingCache, ring: OutputRing) -> None:
-        assert stepper.fixed, "a step that reads back cannot be captured"
-        self.stepper, self.state, self.cache, self.ring = stepper, state, cache, ring
+    def __init__(self, step: FixedStep, state: DecodeState, cache: SiblingCache, ring: OutputRing) -> None:
+        self.step, self.state, self.cache, self.ring = step, state, cache, ring
 
     def __call__(self) -> None:
-        result = self.stepper.step(self.state, self.cache)
-        self.state.finish(result.tokens, result.emitted, self.stepper.ends)
+        result = self.step.take(self.state, self.cache)
+        self.state.finish(result.tokens, result.emitted, self.step.ends)
         self.cache.lengths.masked_fill_(~self.state.active, 0)  # a slot at rest reads no prefix
         self.ring.write(result)

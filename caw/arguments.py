@@ -1,0 +1,99 @@
+"""What a caller of generation gave, checked before anything runs."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from caw import ops
+from caw.decoding.facts import ModelFacts
+from caw.decoding.forward import flash_decoding
+from caw.decoding.prompt_cache import PromptCache
+from caw.evaluator.network import check_model
+from caw.evaluator.token_classes import check_tokenizer
+from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.watermarks import Watermark
+
+
+@contextlib.contextmanager
+def ended_on_error(streamer: Any) -> Iterator[None]:
+    """Whoever reads a streamer in another thread waits for its end, also when nothing could be generated."""
+    try:
+        yield
+    except BaseException:
+        if callable(getattr(streamer, "end", None)):
+            streamer.end()
+        raise
+
+
+def check_streamer(streamer: Any, prompts: Any) -> None:
+    """Raise TypeError for what is no streamer, ValueError unless there is one prompt to stream."""
+    if streamer is None:
+        return
+    if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise TypeError(
+            f"streamer must have put and end as transformers' do, got {type(streamer).__name__}; leave it out"
+        )
+    if (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
+        raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
+
+
+def check_watermark(watermark: Any) -> None:
+    if watermark is not None and not isinstance(watermark, Watermark):
+        raise TypeError(
+            f"watermark must be a caw watermark or None, got {type(watermark).__name__}; use e.g. caw.KGW(key=42)"
+        )
+
+
+def check_prompt_cache(prompt_cache: Any) -> None:
+    if not isinstance(prompt_cache, PromptCache | None):
+        raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
+
+
+def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:
+    """The policy to use; warns if its evaluator was trained for another model, refuses other tokens' classes."""
+    if policy is None:
+        return FixedStrength(1.0)
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
+    if isinstance(policy, CapacityPolicy):
+        if model_name:
+            check_model(policy.network, model_name, stacklevel=5)
+        if policy.network.token_class is not None and tokenizer is not None:
+            check_tokenizer(policy.network.token_class.cpu(), tokenizer, policy.network.spec.line_ends)
+    return policy
+
+
+def warn_of_ignored_settings(facts: ModelFacts) -> None:
+    """Warn where the model's own generation config would change the choice of tokens in `model.generate`."""
+    if facts.ignored:
+        warnings.warn(
+            f"the model's generation config sets {', '.join(facts.ignored)}, which caw.generate leaves out; use "
+            "model.generate(..., custom_generate=caw.decode) to keep it",
+            stacklevel=5,
+        )
+
+
+def warn_of_dropout(facts: ModelFacts) -> None:
+    """Say that a model in train mode decodes as in eval mode; it is put back after every step."""
+    if facts.dropping:
+        warnings.warn(
+            f"the model is in train mode and {facts.dropping} would drop at random; its texts are those of eval mode, "
+            "and its mode is left as it was",
+            stacklevel=5,
+        )
+
+
+def kernels_of(backend: str | None, facts: ModelFacts) -> ops.Ops:
+    """The ops that `backend` stands for: see `caw.generate`; ImportError where a package is missing."""
+    if backend is None:
+        return ops.dispatched()
+    if backend == "reference":
+        return ops.references()
+    if backend == flash_decoding.NAME:
+        kernels = flash_decoding.flash_kernels()
+        flash_decoding.check_flash(facts.device, facts.dtype)
+        return kernels
+    raise ValueError(f"backend must be None, 'reference' or '{flash_decoding.NAME}', got {backend!r}; leave it out")

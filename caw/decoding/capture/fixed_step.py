@@ -1,0 +1,71 @@
+"""Steps that read nothing back from the device and do the same work every time, whatever lengths and candidates are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from caw import ops
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.plan import Plan
+from caw.decoding.state import DecodeState
+from caw.decoding.step import Step, rectangular
+from caw.record import RECORD_SIZE, Record
+from caw.watermarks import Position
+from caw.watermarks.ladder import Ladder
+
+
+class FixedStep(Step):
+    """Carries as many candidates as the ladder can have rungs, and reads every record that could differ.
+
+    body: the model as torch.compile makes it, or the model itself.
+    """
+
+    def __init__(self, model: Any, plan: Plan) -> None:
+        super().__init__(model, plan)
+        # one graph without a gap or an error: a gap would read back
+        self.body = torch.compile(model, fullgraph=True, dynamic=False) if plan.settings.compile else None
+
+    @property
+    def rungs(self) -> int:
+        """M, how wide the ladders are."""
+        native = self.watermark.native if self.watermark is not None else None
+        if self.watermark is None or native is None:
+            return 1
+        return ops.rungs(RECORD_SIZE, native.scheme, self.watermark.full, self.max_strength)
+
+    def worth_doing(self, rows: torch.Tensor) -> bool:
+        return True
+
+    def watermark_ladder(self, position: Position) -> Ladder:
+        assert self.watermark is not None
+        return self.watermark.native_ladder(position, self.max_strength)
+
+    def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
+        return ladder.candidates.shape[1]
+
+    def forward(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        model = self.model if self.body is None else self.body
+        return rectangular(model, cache, candidates, self.settings.branching, cache.capacity)
+
+    def commit(
+        self,
+        state: DecodeState,
+        cache: SiblingCache,
+        logits: torch.Tensor,
+        first: torch.Tensor,
+        following: Record,
+        chosen: torch.Tensor,
+        moved: torch.Tensor,
+    ) -> None:
+        by_sequence = logits.view(chosen.shape[0], -1, logits.shape[1])
+        if by_sequence.shape[1] > 1:
+            following = self.record(logits, first + chosen)
+        if cache.copies == 1:
+            cache.commit_step(chosen, moved, state.logits, by_sequence, state.records, following.tensors)
+            return
+        cache.commit(chosen, moved)
+        state.advance(moved, logits[first + chosen], following)

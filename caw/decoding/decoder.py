@@ -1,0 +1,182 @@
+"""Many prompts through a fixed number of rows: a finished sequence's row is refilled while the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.eager_step import EagerStep, StepByStep
+from caw.decoding.eval_mode import EvalMode
+from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.forward.small_linears import SmallLinears
+from caw.decoding.forward.spread_cache import SpreadCache
+from caw.decoding.model_lock import model_lock
+from caw.decoding.plan import Plan
+from caw.decoding.prefill import prefill, read_again, shared_beginning
+from caw.decoding.sampling import stream_ids
+from caw.decoding.sequence import ActiveSequence
+from caw.decoding.state import DecodeState
+from caw.decoding.step import StepResult
+
+# called with (index of the prompt, its tokens so far) after each token; True ends the sequence
+StopCheck = Callable[[int, list[int]], bool]
+Row = ActiveSequence | None
+
+
+class Decoder:
+    """Decodes prompts with one model by one plan; runs once.
+
+    Args:
+        model: a transformers causal LM; it uses this library's attention, and is in eval mode, only while `run`
+            computes.
+        report: called with what is being prepared, "" when that is done.
+    """
+
+    def __init__(self, model: Any, plan: Plan, report: Callable[[str], None] | None = None) -> None:
+        self.model, self.plan, self.report, self.shared = model, plan, report, 0
+        facts = plan.facts
+        if plan.prompt_cache is not None:
+            plan.prompt_cache.bind(model, facts.device, plan.spare_memory)
+        self.step: EagerStep | FixedStep = (FixedStep if plan.captured else EagerStep)(model, plan)
+        self.lock, self.attention = model_lock(model), caw_attention(model)
+        self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model)
+        with self.mode:
+            self.linears = SmallLinears(model, enabled=plan.kernels.native)
+        self.cache = (SpreadCache if facts.spread else SiblingCache)(
+            facts.config.num_hidden_layers, plan.batch, plan.capacity, plan.slots, facts.device, plan.copies,
+            plan.kernels, plan.settings.prefill_attention,
+        )  # fmt: skip
+        window = plan.watermark.window if plan.watermark is not None else 0
+        room = min(plan.settings.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
+        self.state = DecodeState.empty(plan.batch, facts.vocab_size, plan.history, window, room, facts.device)
+        self.rows: list[Row] = [None] * plan.batch
+
+    @torch.inference_mode()
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+        on_token: StopCheck | None = None,
+    ) -> Iterator[ActiveSequence]:
+        """Decode every prompt (non-empty id lists); yields sequences as they finish.
+
+        budgets: most new tokens of each prompt.
+
+        Raises RuntimeError if the model was given another dtype or device since the plan was made.
+        """
+        self.plan.facts.check_unchanged(self.model)
+        streams = stream_ids(prompts)
+        self.shared = 0 if self.plan.limit is not None else shared_beginning(prompts, self.plan.reach)
+        waiting = deque(range(len(prompts)))
+        steps = self.steps()
+        try:
+            while True:
+                with self.lock, self._on_device(), self.mode, self.attention, self.linears:
+                    self._refill(waiting, prompts, budgets, streams)
+                    if all(row is None for row in self.rows):
+                        return
+                    self._read_again(prompts)
+                    results = steps.advance(self.rows)
+                for result, rows in results:
+                    yield from self._collect(result, rows, on_token)
+                lacking = max((row.lacking for row in self.rows if row is not None), default=0)
+                if not waiting and not self.plan.keep_rows and steps.may_shrink(lacking):
+                    self._shrink()
+        finally:
+            steps.close()
+            self._release()
+
+    def steps(self) -> StepByStep | RunAhead:
+        """Who calls the step."""
+        if isinstance(self.step, FixedStep):
+            return RunAhead(self.step, self.state, self.cache, self.report)
+        return StepByStep(self.step, self.state, self.cache)
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Kernels are launched on the current device, which need not be the model's."""
+        device = self.plan.facts.device
+        return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+    def _refill(
+        self,
+        waiting: deque[int],
+        prompts: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+        streams: Sequence[tuple[int, int]],
+    ) -> None:
+        """Prefill waiting prompts into empty rows."""
+        plan, device = self.plan, self.plan.facts.device
+        free = [number for number, row in enumerate(self.rows) if row is None][: len(waiting)]
+        if not free:
+            return
+        chosen = [waiting.popleft() for _ in free]
+        logits, records = prefill(
+            self.model, self.cache, free, [prompts[i] for i in chosen], plan.history, self.shared,
+            plan.prompt_cache, whole=plan.limit is not None,
+        )  # fmt: skip
+        places = torch.tensor(free, device=device)
+        seeds, most = (torch.tensor([column[i] for i in chosen], device=device) for column in (streams, budgets))
+        self.state.start(places, logits, records, seeds, most)
+        if plan.watermark is not None and plan.watermark.reads_prompt:
+            self.state.set_prompts(places, [prompts[i] for i in chosen])
+        for number, index in zip(free, chosen, strict=True):
+            self.rows[number] = ActiveSequence(index, budgets[index])
+
+    def _read_again(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Where the next token outgrows the first rotary embedding, everything before it has to be turned anew."""
+        for number, row in enumerate(self.rows if self.plan.limit is not None else ()):
+            if row is not None and len(prompts[row.index]) + len(row.tokens) == self.plan.limit:
+                read_again(self.model, self.cache, number, [*prompts[row.index], *row.tokens])
+
+    def _collect(self, result: StepResult, rows: Sequence[Row], on_token: StopCheck | None) -> Iterator[ActiveSequence]:
+        """Hand a step's tokens to the sequences that were in the rows then; free the rows of those that ended."""
+        emitted, tokens, broken = result.emitted.tolist(), result.tokens.tolist(), result.broken.tolist()
+        trace = result.token_trace() if self.plan.settings.return_trace else None
+        for number, sequence in enumerate(rows):
+            if sequence is None or sequence.finish_reason:
+                continue
+            if broken[number]:
+                sequence.fail(self._not_finite(len(sequence.tokens) + 1))
+            elif emitted[number]:
+                token = tokens[number]
+                sequence.add(token, trace(number) if trace else None, ended=token in self.plan.facts.ends)
+                if on_token is not None and on_token(sequence.index, sequence.tokens):
+                    sequence.stop()
+            if sequence.finish_reason:
+                self._free(sequence)
+                yield sequence
+
+    def _not_finite(self, token: int) -> str:
+        dtype = self.plan.facts.dtype
+        remedy = "check its weights" if dtype == torch.float32 else "load it with dtype='float32'"
+        kind = str(dtype).removeprefix("torch.")
+        return f"expected finite logits from the {kind} model, got NaN or infinity at new token {token}; {remedy}"
+
+    def _free(self, sequence: ActiveSequence) -> None:
+        """Empty the row that the sequence is in now."""
+        number = next(number for number, row in enumerate(self.rows) if row is sequence)
+        self.rows[number] = None
+        self.state.active[number] = False
+        self.cache.lengths[number] = 0  # an empty row reads no prefix
+
+    def _shrink(self) -> None:
+        """With nothing left to refill, drop empty rows once they are half of all: they cost as much as others."""
+        used = [number for number, row in enumerate(self.rows) if row is not None]
+        if used and 2 * len(used) <= len(self.rows):
+            places = torch.tensor(used, device=self.plan.facts.device)
+            self.state.keep(places)
+            self.cache.keep(places)
+            self.rows = [self.rows[number] for number in used]
+
+    def _release(self) -> None:
+        """Give back what decoding held."""
+        self.cache.release()
+        self.rows = []
+        self.state = self.state.released()

@@ -1,0 +1,77 @@
+"""Steps that read a few numbers back from the device and leave out what would change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from caw.decoding.forward.branching import forward_packed
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.state import DecodeState
+from caw.decoding.step import Step, StepResult, rectangular
+from caw.record import Record
+from caw.watermarks import Position
+from caw.watermarks.ladder import Ladder
+
+
+class EagerStep(Step):
+    """Carries only candidates that some strength can reach, and reads a second record only where the choice differs."""
+
+    def worth_doing(self, rows: torch.Tensor) -> bool:
+        return bool(rows.any())
+
+    def watermark_ladder(self, position: Position) -> Ladder:
+        assert self.watermark is not None
+        if self.watermark.native is not None and self.kernels.native:
+            return self.watermark.native_ladder(position, self.max_strength)
+        return self.watermark.ladder(position, self.max_strength)
+
+    def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
+        return int(torch.where(state.active, counts, 1).max())
+
+    def forward(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        limit = int(cache.lengths.max())
+        if cache.packs and self.settings.branching == "tree":
+            # sequences at rest are left out, and candidates that no strength can reach
+            counts = torch.where(state.active, counts, 0)
+            if 0 < int(counts.sum()) < candidates.numel():
+                return forward_packed(self.model, cache, candidates, counts, limit)
+        return rectangular(self.model, cache, candidates, self.settings.branching, limit)
+
+    def commit(
+        self,
+        state: DecodeState,
+        cache: SiblingCache,
+        logits: torch.Tensor,
+        first: torch.Tensor,
+        following: Record,
+        chosen: torch.Tensor,
+        moved: torch.Tensor,
+    ) -> None:
+        changed = (chosen > 0).nonzero()[:, 0]
+        if changed.numel():
+            following.write(changed, self.record(logits, (first + chosen)[changed]))
+        cache.commit(chosen, moved)
+        state.advance(moved, logits[first + chosen], following)
+
+
+class StepByStep:
+    """Calls the step once at a time; each result is there at once."""
+
+    def __init__(self, step: EagerStep, state: DecodeState, cache: SiblingCache) -> None:
+        self.step, self.state, self.cache = step, state, cache
+
+    def may_shrink(self, lacking: int) -> bool:
+        """Whether a smaller batch pays when `lacking` steps are to come."""
+        return True
+
+    def advance(self, rows: Sequence[Any]) -> list[tuple[StepResult, Sequence[Any]]]:
+        """Results of newly finished steps, each with the sequences that were in the rows when it started."""
+        return [(self.step.take(self.state, self.cache), list(rows))]
+
+    def close(self) -> None:
+        return

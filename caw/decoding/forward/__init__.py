@@ -1,0 +1,1 @@
+"""One forward of candidates through the model: attention, caches, layers."""

@@ -1,0 +1,211 @@
+"""What one call will do, worked out before anything runs: which step, how many sequences at once, how much memory."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from caw import ops
+from caw.decoding.facts import ModelFacts
+from caw.decoding.forward.prefill_attention import check_prefill_attention
+from caw.decoding.free_memory import memory_budget
+from caw.decoding.memory_needs import Needs, decoding_needs, fitting_batch
+from caw.decoding.prompt_cache import PromptCache, positions_back
+from caw.decoding.sampling import Warper, Warping, make_warper
+from caw.decoding.tensor_parallel import smallest
+from caw.policies import CapacityPolicy, Policy
+from caw.settings import MAX_SLOTS, Settings
+from caw.watermarks import Watermark
+
+DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a `Decoder` decodes.
+
+    facts: the model's. watermark: one that knows the model's vocabulary. kernels: implementation of the ops.
+    warper: what is done to logits before the choice, None = nothing.
+    mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of `facts.ends`
+        is among the candidates that the policy's greatest strength reaches.
+    batch: sequences at once. capacity: tokens (prompt + new) of each.
+    slots: C, candidates that one forward carries at most. copies: of each prefix, more than 1 for the batch baseline.
+    history: N-, how many earlier distributions the policy's evaluator reads. reach: how many of them a prompt is read
+        for, which a prompt cache may want more of.
+    limit: where texts outgrow the model's first rotary embedding, so that each is decoded alone; None = nowhere.
+    captured: whether steps read nothing back from the device, so that CUDA graphs can hold them.
+    keep_rows: never drop empty rows, so that row b stays sequence b. keep_mode: compute in the mode the model is in,
+        with dropout if that is train mode.
+    spare_memory: bytes that decoding leaves for a prompt cache; None = unknown.
+    """
+
+    facts: ModelFacts
+    watermark: Watermark | None
+    policy: Policy
+    settings: Settings
+    kernels: ops.Ops
+    warper: Warper | None
+    mark_eos: bool
+    batch: int
+    capacity: int
+    slots: int
+    copies: int
+    history: int
+    reach: int
+    limit: int | None
+    captured: bool
+    keep_rows: bool
+    keep_mode: bool
+    spare_memory: int | None
+    prompt_cache: PromptCache | None
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.watermark is not None and self.policy.looks_ahead
+
+
+def make_plan(
+    facts: ModelFacts,
+    watermark: Watermark | None,
+    policy: Policy,
+    settings: Settings,
+    batch: int,
+    capacity: int,
+    *,
+    kernels: ops.Ops | None = None,
+    inside_generate: bool = False,
+    prompt_cache: PromptCache | None = None,
+    processors: Warper | None = None,
+    captured: bool | None = None,
+) -> Plan:
+    """The plan for up to `batch` sequences of up to `capacity` tokens; a batch that does not fit becomes a smaller one.
+
+    Args:
+        kernels: None = as torch dispatches. inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
+        processors: what is done to logits, in place of the warpers that `settings` ask for.
+        captured: None = on CUDA and with compile, where kernels, watermark and warper allow it.
+
+    Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
+    """
+    kernels = kernels or ops.dispatched()
+    if watermark is not None:
+        watermark = watermark.with_vocabulary(facts.vocab_size)
+        watermark.check_strength(policy.max_strength)
+    check_prefill_attention(settings.prefill_attention, facts.device, facts.dtype)
+    if prompt_cache is not None and facts.mesh is not None:  # processes with other memory would keep other prompts
+        raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
+    limit = facts.rope_limit if facts.rope_limit is not None and capacity > facts.rope_limit else None
+    if limit is not None:  # texts of other lengths would change each other
+        prompt_cache, batch = None, _alone(batch, limit, capacity, inside_generate)
+    slots, history = candidate_slots(watermark, policy, settings), history_needed(policy)
+    copies = slots if settings.branching == "batch" else 1
+    reach = positions_back(history, prompt_cache)
+    spare = None
+    if not inside_generate:
+        config, dtype, vocab_size = facts.config, facts.dtype, facts.vocab_size
+        needs = decoding_needs(config, dtype, vocab_size, capacity, slots, copies, reach, limit)
+        batch, spare = _fitting(facts, settings, batch, needs)
+    warper = processors or make_warper(settings)
+    return Plan(
+        facts=facts,
+        watermark=watermark,
+        policy=policy,
+        settings=settings,
+        kernels=kernels,
+        warper=warper,
+        mark_eos=marks_eos(settings.mark_eos, watermark),
+        batch=batch,
+        capacity=capacity,
+        slots=slots,
+        copies=copies,
+        history=history,
+        reach=reach,
+        limit=limit,
+        captured=_captured(facts, settings, kernels, limit, capturable(watermark, warper), captured),
+        # a body compiled for one batch would be compiled anew, for a minute, where empty rows are dropped
+        keep_rows=inside_generate or settings.compile,
+        keep_mode=inside_generate,
+        spare_memory=spare,
+        prompt_cache=prompt_cache,
+    )
+
+
+def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Settings) -> int:
+    """C: how many candidates one forward carries at most."""
+    if watermark is None or not policy.looks_ahead:
+        return 1
+    if settings.slots is not None:
+        return settings.slots
+    if watermark.rule == "reweight":
+        return 2
+    most = watermark.max_candidates
+    if watermark.rule == "top_k":
+        most = max(1, round(policy.max_strength * watermark.full))
+    return min(most, DEFAULT_EXP_SLOTS, MAX_SLOTS)
+
+
+def history_needed(policy: Policy) -> int:
+    """N-: how many earlier distributions the policy's evaluator reads."""
+    if not isinstance(policy, CapacityPolicy):
+        return 0
+    policy.network.spec.check_decodable()
+    policy.network.check_numbers()  # once more: its weights may have changed since the policy was made
+    return policy.network.spec.previous
+
+
+def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
+    """`Plan.mark_eos`; None = as the watermark's system does (`Watermark.marks_ends`)."""
+    return (watermark is not None and watermark.marks_ends) if asked is None else asked
+
+
+def capturable(watermark: Watermark | None, warper: Warper | None) -> bool:
+    """Whether a step can do without the host: no foreign format, no processors of transformers' own."""
+    native = watermark is None or watermark.native is not None
+    return native and (warper is None or isinstance(warper, Warping))
+
+
+def _alone(batch: int, limit: int, capacity: int, keep_rows: bool) -> int:
+    """One sequence at a time, with a warning where more were asked for; ValueError where all rows are the caller's.
+
+    Beyond `rope_limit` tokens every position is turned otherwise ("longrope": Phi-3's 128k versions from 4097 on). In
+    transformers the longest text of a batch decides for all; here each text is as if alone. What was read of a text
+    before holds no longer once it is longer than that: transformers' Phi-3 then reads it anew, and so does this library
+    for all models, so that a text is what the model says of it as a whole.
+    """
+    if batch == 1:
+        return 1
+    what = f"texts of up to {capacity} tokens outgrow the model's first rotary embedding, which is for {limit}"
+    if keep_rows:
+        raise ValueError(
+            f"{what}, so each has to be decoded alone, got {batch} rows; give one row a call, use caw.generate, or "
+            "shorten prompts or max_new_tokens"
+        )
+    warnings.warn(
+        f"{what}: they are decoded one at a time, not {batch}; shorten prompts or max_new_tokens to have them together",
+        stacklevel=4,
+    )
+    return 1
+
+
+def _fitting(facts: ModelFacts, settings: Settings, batch: int, needs: Needs) -> tuple[int, int | None]:
+    """(how many sequences fit, bytes left beside them or None where that is unknown)."""
+    unplanned = facts.spread and settings.max_memory is None  # nothing says how the layers share the devices
+    budget = None if unplanned else memory_budget(settings.max_memory, facts.device)
+    batch = fitting_batch(batch, needs, budget)
+    batch = batch if facts.mesh is None else smallest(batch, facts.mesh, facts.device)
+    return batch, None if budget is None else budget - needs.of(batch)
+
+
+def _captured(
+    facts: ModelFacts, settings: Settings, kernels: ops.Ops, limit: int | None, possible: bool, asked: bool | None
+) -> bool:
+    """Whether steps are captured; ValueError where compile needs that and it cannot be."""
+    # no graph spans devices or processes, nor a rotary embedding that changes on the way
+    whole = not facts.spread and facts.mesh is None and limit is None
+    if settings.compile and not (whole and possible and kernels.native and asked is not False):
+        raise ValueError(
+            "compile=True needs a model on one device, texts within its first rotary embedding, this library's "
+            "kernels, and a watermark and sampler of its own, found another; leave compile out"
+        )
+    by_itself = (facts.device.type == "cuda" or settings.compile) and kernels.native
+    return whole and possible and (by_itself if asked is None else asked)

@@ -1,0 +1,61 @@
+"""What generation gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from caw.decoding.trace import SequenceTrace
+
+
+@dataclass
+class GenerationResult:
+    """One finished sequence: `index` of its prompt, new tokens only (an ending EOS included), its text without it.
+
+    error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
+        "error" and no tokens; else empty.
+    """
+
+    index: int
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    trace: SequenceTrace | None
+    error: str = ""
+
+
+@dataclass
+class GenerationOutput:
+    """Results in input order.
+
+    texts: new text of each prompt, special tokens and a matched stop string left out.
+    sequences: new token ids of each prompt, an ending EOS included. trace: one `SequenceTrace` per prompt, or None.
+    finish_reasons: "eos", "length", "stop" or "error". errors: for prompts that could not be continued, why (by place).
+    seconds: wall time of prefill and decoding.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    sequences: list[list[int]] = field(default_factory=list)
+    trace: list[SequenceTrace] | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, results: list[GenerationResult], seconds: float, *, with_trace: bool) -> GenerationOutput:
+        """Of results in input order."""
+        return cls(
+            texts=[r.text for r in results],
+            sequences=[r.tokens for r in results],
+            trace=[r.trace for r in results if r.trace is not None] if with_trace else None,
+            finish_reasons=[r.finish_reason for r in results],
+            errors={r.index: r.error for r in results if r.error},
+            seconds=seconds,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s) for s in self.sequences)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.num_tokens / self.seconds if self.seconds else 0.0
