@@ -78,8 +78,8 @@ def decode(
 def _warn_of_dropout(facts: ModelFacts) -> None:
     if facts.dropping:
         warnings.warn(
-            f"the model is in train mode and {facts.dropping} drops at random, which model.generate leaves on: equal calls "
-            "give different tokens; call model.eval() before",
+            f"the model is in train mode and {facts.dropping} drops at random, which model.generate leaves on: equal "
+            "calls give different tokens; call model.eval() before",
             stacklevel=4,
         )
 

@@ -81,7 +81,8 @@ def make_plan(
     """The plan for up to `batch` sequences of up to `capacity` tokens; a batch that does not fit becomes a smaller one.
 
     Args:
-        kernels: None = as torch dispatches. inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
+        kernels: None = as torch dispatches.
+        inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
         processors: what is done to logits, in place of the warpers that `settings` ask for.
         captured: None = on CUDA and with compile, where kernels, watermark and warper allow it.
 

@@ -52,7 +52,12 @@ def test_fixed_steps_give_the_same_through_the_dispatcher(llama: Any, watermark:
     """As on a GPU: every op through torch.ops, the fused ones too."""
     chosen = WATERMARKS[watermark] if watermark else None
     both(
-        llama, PROMPTS, chosen, capacity_policy(llama) if watermark else None, kernels=None, trace=watermark != "scale"
+        llama,
+        PROMPTS,
+        chosen,
+        capacity_policy(llama) if watermark else None,
+        kernels=None,
+        return_trace=watermark != "scale",
     )
 
 
@@ -83,7 +88,7 @@ def test_refill_shrink_ends_and_budgets(llama: Any, sampling: str, trace: bool) 
     watermark, policy = caw.EXP(key=9, top_k=30, context_width=2), policy_of(llama, theta=1.0)
     prompts = [prompt(1 + 2 * (i % 5), i) for i in range(9)]
     budgets = [3, 17, 1, 12, 17, 5, 12, 2, 9]
-    settings = {"slots": 2, "max_new_tokens": 17, "trace": trace, **SAMPLING[sampling]}
+    settings = {"slots": 2, "max_new_tokens": 17, "return_trace": trace, **SAMPLING[sampling]}
     free = run(llama, prompts, watermark, policy, batch=9, budgets=budgets, **settings).tokens
     ends = (free[1][4], free[4][6])
     for batch in (2, 9):
