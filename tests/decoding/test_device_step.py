@@ -58,7 +58,7 @@ def test_fixed_steps_give_the_same_through_the_dispatcher(llama: Any, watermark:
         capacity_policy(llama) if watermark else None,
         kernels=None,
         return_trace=watermark != "scale",
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])

@@ -117,7 +117,7 @@ def test_slots_change_no_token(llama: Any, watermark: str, sampling: str, branch
 def test_one_slot_without_trace_still_marks(llama: Any) -> None:
     policy = capacity_policy(llama, theta=1.0)
     traced, plain = (
-        run(llama, PROMPTS, WATERMARKS["lefthash"], policy, slots=1, trace=trace) for trace in (True, False)
+        run(llama, PROMPTS, WATERMARKS["lefthash"], policy, slots=1, return_trace=trace) for trace in (True, False)
     )
     assert traced.changed > 0
     assert traced.tokens == plain.tokens
