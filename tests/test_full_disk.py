@@ -23,11 +23,17 @@ from tiny import save_tiny
 
 import caw
 from caw import ray
+from caw.detection import Detector
+from caw.detection.html_report import write_html
+from caw.detection.weights import TokenWeights
 from caw.evaluation import judge
 from caw.evaluation.attacked import attack_texts
 from caw.evaluation.attacks.word_d import WordD
 from caw.evaluation.perplexity import Perplexity
 from caw.evaluation.store import Generation, Store
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.evaluator.positions import Positions
+from caw.figure_files import save_figure
 from caw.models import load_model
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -153,6 +159,52 @@ def test_a_full_disk(write: Writer, model: str, tmp_path: Path, monkeypatch: pyt
     assert_stops(write, tmp_path / "full", tmp_path / "in", model)
     monkeypatch.setattr(FullFile, "room", 10**9)  # room is made
     assert written(write, tmp_path / "full", tmp_path / "in", model) == plain
+
+
+def page(path: Path, number: int) -> None:
+    detector = Detector(None, caw.KGW(key=3))
+    write_html(path, [(f"{number} {i}", detector([1, 2, 3] * 200), []) for i in range(2 * number)], detector)
+
+
+def weights(path: Path, number: int) -> None:
+    TokenWeights(np.ones(number * 10_000, dtype=np.uint8), 1, {}).save(path)
+
+
+def figure(path: Path, number: int) -> None:
+    figures = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
+    drawn = figures.Figure(figsize=(1, 1))
+    drawn.figimage(np.random.default_rng(0).random((60 * number, 60 * number)))  # noise: nothing to compress
+    save_figure(drawn, path)
+
+
+WHOLE_FILES: dict[str, Callable[[Path, int], None]] = {
+    "page.html": page, "weights.safetensors": weights, "plot.png": figure,
+    "evaluator.safetensors": lambda path, number: Evaluator(FeatureSpec(), hidden=8 * number).save(path),
+    "results.json": lambda path, number: Store(path.parent).write_results({"rows": ["x" * 10_000] * number}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE_FILES)
+def test_a_full_disk_keeps_the_old_file(name: str, tmp_path: Path) -> None:
+    """A file was emptied before the new one was written: nothing stayed of either."""
+    with mounted(tmp_path / "disk", "1m") as disk:
+        WHOLE_FILES[name](disk / name, 1)
+        before = (disk / name).read_bytes()
+        ballast = fill(disk, 4096)
+        with pytest.raises(OSError, match=name) as caught:
+            WHOLE_FILES[name](disk / name, 2)
+        assert caught.value.errno == errno.ENOSPC and (disk / name).read_bytes() == before
+        ballast.unlink()
+        WHOLE_FILES[name](disk / name, 2)
+        assert (disk / name).read_bytes() != before
+        assert [path.name for path in disk.iterdir()] == [name]
+
+
+def test_positions_that_do_not_fit_are_refused_at_once(tmp_path: Path) -> None:
+    """Their files are mapped: with holes in them, the process was killed (SIGBUS) wherever the disk was full."""
+    with mounted(tmp_path / "disk", "1m") as disk, pytest.raises(OSError, match=r"\.npy") as caught:
+        Positions.create(disk / "seen", np.array([4000]), 4000)
+    assert caught.value.errno == errno.ENOSPC
 
 
 @each

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tiny import save_tiny
 
 import caw
 import caw.ray as scale
+from caw.jsonl import JsonlWriter
 from caw.models import load_model
 
 PROMPTS = [{"id": f"p{i}", "prompt": f"small text {i}, a"} for i in range(12)]
@@ -65,6 +67,25 @@ def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expe
     found = list(scale.read_output(tmp_path))
     assert {line["id"]: line["text"] for line in found} == expected and len(found) == 12
     assert found[0].keys() == {"id", "text", "tokens", "finish_reason", "key_id"}
+
+
+def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    write(model, made, path, PROMPTS[:2])
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(ValueError, match="must hold each id once, line 3 repeats"):
+        write(model, made, path, PROMPTS)
+
+
+def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Path) -> None:
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    other, counts = JsonlWriter(path), list[dict[str, int]]()
+    second = threading.Thread(target=lambda: counts.append(write(model, made, path, PROMPTS[:2])))
+    second.start()
+    other.write({"id": PROMPTS[0]["id"], "text": "", "tokens": [], "finish_reason": "eos", "key_id": None})
+    other.close()
+    second.join(timeout=120)
+    assert counts == [{"written": 1, "errors": 0, "repeated": 0}]
 
 
 def test_prompts_that_cannot_be_continued_are_lines_too(model: str, tmp_path: Path) -> None:

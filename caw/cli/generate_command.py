@@ -362,4 +362,6 @@ def _print_line(line: dict[str, Any]) -> None:
 
 
 def _print_text(line: dict[str, Any]) -> None:
-    print(line["text"], flush=True)
+    # a terminal that lacks a letter is no reason to throw the text away
+    encoding = sys.stdout.encoding or "utf-8"
+    print(line["text"].encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ def test_prompt_in_text_out(model: str) -> None:
     network, tokenizer = caw.load_model(model)
     [text] = caw.generate(network, tokenizer, ["the sky"], max_new_tokens=12).texts
     assert (result.exit_code, result.stdout, result.stderr) == (0, text + "\n", "")
+
+
+def test_letters_that_stdout_lacks_are_escaped(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text was thrown away: a one-sentence error, after the work."""
+    from caw.cli.generate_command import _print_text
+
+    monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115
+    _print_text({"text": "blå"})
+    assert capfdbinary.readouterr().out == b"bl\\xe5\n"
 
 
 def test_prompt_from_stdin(model: str) -> None:

@@ -65,6 +65,23 @@ def attacker(folder: Path, **options: Any) -> tuple[Config, Attacker]:
     return config, Attacker(Scorer(config, Store(folder)), **options)
 
 
+def test_what_another_process_attacked_meanwhile_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [("t/1", HUMAN.format(1)), ("t/2", HUMAN.format(2))]
+    from caw.evaluation import attacked
+
+    writer = attacked.JsonlWriter
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(attacked, "JsonlWriter", writer)
+        attack_texts(Store(run), WordD(0.2), "c", "model", texts)
+        return writer(*arguments, **options)
+
+    monkeypatch.setattr(attacked, "JsonlWriter", late)
+    assert attack_texts(Store(run), WordD(0.2), "c", "model", texts).keys() == {"t/1", "t/2"}
+    [path] = (run / "attacked").rglob("c.model.jsonl")
+    assert len(path.read_text().splitlines()) == 2
+
+
 def test_scores_are_of_the_attacked_text_under_its_key(run: Path) -> None:
     config, at_work = attacker(run)
     before = at_work.scorer.store.read_scores()

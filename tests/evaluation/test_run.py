@@ -121,6 +121,46 @@ def test_prompts_are_read_once_for_all_cells(
     assert texts(tmp_path / "together") == texts(whole)
 
 
+def test_what_another_process_wrote_meanwhile_is_not_made_again(
+    made: dict[str, Any], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had seen what was missing, loaded the model, and waited: then every question was there twice, for good."""
+    name = CELLS[0]
+    work = runner(made, tmp_path, only=(name,))
+    load = work.load
+
+    def slowly(model: str) -> Any:
+        if work.loaded is None:
+            assert runner(made, tmp_path, only=(name,)).run() == 9
+        return load(model)
+
+    monkeypatch.setattr(work, "load", slowly)
+    assert work.run() == 0
+    assert texts(tmp_path) == {name: texts(whole)[name]}
+
+
+def test_a_run_whose_lines_hold_an_id_twice_is_refused(made: dict[str, Any], tmp_path: Path) -> None:
+    name = CELLS[0]
+    assert runner(made, tmp_path, only=(name,), limit=2).run() == 2
+    path = tmp_path / "cells" / name / "generations.0.jsonl"
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(ValueError, match="must hold each id once"):
+        runner(made, tmp_path, only=(name,)).run()
+
+
+def test_a_run_does_not_replace_what_it_reads(made: dict[str, Any], tmp_path: Path) -> None:
+    """Questions by the name of a result: the run would end by writing over them."""
+    questions, folder = tmp_path / "mine.jsonl", tmp_path / "run"
+    questions.write_bytes(Path(made["tasks"]["mine"]["path"]).read_bytes())
+    folder.mkdir()
+    (folder / "scores.jsonl").hardlink_to(questions)
+    config = {**made, "tasks": {"mine": {**made["tasks"]["mine"], "path": str(questions)}}, "output": str(folder)}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    result = CliRunner().invoke(app, ["evaluate", "run", "--config", str(tmp_path / "config.yaml"), "--limit", "1"])
+    assert result.exit_code == 2 and "must be another file than tasks.mine" in result.stderr
+    assert os.listdir(folder) == ["scores.jsonl"]
+
+
 def test_scores_and_results(whole: Path) -> None:
     store = Store(whole)
     scores = store.read_scores()
