@@ -59,6 +59,10 @@ class Bar:
             detail = f"{self.unit}, {self.tokens} tokens" if self.tokens else self.unit
             self.bar.update(self.task, advance=pieces, detail=detail)
 
+    def finish(self, pieces: int) -> None:
+        """So many more pieces are finished."""
+        self(pieces=pieces)
+
     def begin(self, doing: str) -> None:
         """From now on something else is done, still counted together with what was."""
         self.doing = doing

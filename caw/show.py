@@ -17,3 +17,9 @@ def format_p(p: float) -> str:
     if p < 1e-300:
         return "< 1e-300"
     return f"{p:.2g}" if p < 0.095 else f"{p:.2f}"
+
+
+def is_p(p: float) -> str:
+    """ "p = 0.0021", or "p < 1e-300"."""
+    said = format_p(p)
+    return f"p {said}" if said.startswith("<") else f"p = {said}"

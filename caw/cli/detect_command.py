@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,16 +18,16 @@ from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.detection import Detector
 from caw.detection.candidates import detect_any
 from caw.detection.html_report import write_html
-from caw.detection.locate import Region, locate
 from caw.detection.null_report import null_report, plot_qq
-from caw.detection.power import power_table
+from caw.detection.power import LENGTHS, power_table
 from caw.files import check_paths
 from caw.inputs import open_input, read_text
 from caw.jsonl import Row, read_rows, text_field
 from caw.models import DEMO_MODEL, load_tokenizer
+from caw.progress import Bar
 from caw.watermarks import Watermark
 
-CHUNK = 256  # texts handed to the detector at once
+CHUNK = 64  # texts handed to the detector at once
 TEST, REPORT = "Test", "Reports"
 
 
@@ -85,7 +86,9 @@ def detect(
     weights: Annotated[
         str | None, _option(TEST, "Weights per token: a shipped table or a file of `caw detection-weights`.")
     ] = None,
-    regions: Annotated[bool, _option(TEST, "Also find where in a long text the mark is.", "--regions")] = False,
+    regions: Annotated[
+        bool, _option(TEST, "Test parts of each text too, and say which are marked.", "--regions")
+    ] = False,
     as_json: Annotated[bool, _option(REPORT, "One JSON object a text on stdout.", "--json")] = False,
     scores: Annotated[bool, _option(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
     html: Annotated[Path | None, _option(REPORT, "Write a page that shows the evidence.", "--html")] = None,
@@ -99,7 +102,10 @@ def detect(
 
     Give the key, watermark and parameters that the text was generated with. The p-value is the share of all keys under
     which this text, if it is not marked, would score as high. The exit code says whether the test ran, not what it
-    found: 0 it ran, 1 some lines of --input were bad, 2 bad usage.
+    found: 0 it ran (a file without lines is said to be one), 1 some lines of --input were bad, 2 bad usage.
+
+    --regions finds marked parts of longer text. One p-value is printed, corrected for the search: a text that is marked
+    all over needs half of the p-value that it needs without --regions.
 
     Examples:
 
@@ -126,6 +132,8 @@ def detect(
         }
         task = Task(detectors, fpr, as_json, scores, regions, html)
         _check(task, qq, null, power)
+        if regions:
+            task = replace(task, detectors={n: replace(d, regions=True) for n, d in detectors.items()})
         items, bad = read_items(given, field)
         task = _with_tokenizer(task, items, tokenizer)
         if null is not None:
@@ -162,14 +170,14 @@ def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> 
     for option, given in (("--scores", task.scores), ("--regions", task.regions), ("--html", task.html is not None)):
         if report and given:
             raise ValueError(f"{option} shows single texts, got {report}, which reports on all of them; leave one out")
-    if task.regions and any(d.weights is not None or d.mode != "exact" for d in task.detectors.values()):
-        raise ValueError("--regions are tested in --mode exact without --weights, got another; leave one out")
+    if task.regions and any(d.weights is not None or d.mode != "exact" or d.mid_p for d in task.detectors.values()):
+        raise ValueError("--regions are tested in --mode exact without --mid-p and --weights, got another; drop one")
     if (task.regions or null is not None) and any(d.watermark.code is not None for d in task.detectors.values()):
         raise ValueError("--regions and --null-report take no payload, got payload bits; leave --payload-bits out")
     if qq is not None and null is None:
         raise ValueError("--qq belongs to --null-report, which is missing; add it")
-    if task.only is None and (task.regions or task.html):
-        raise ValueError("--regions and --html show one watermark, got several candidates; leave --config out")
+    if task.only is None and task.html:
+        raise ValueError("--html shows one watermark, got several candidates; leave --config out")
 
 
 def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task:
@@ -184,31 +192,33 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
 def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
     """Test all items, print what was found; how many could not be tested."""
     results: list[tuple[Item, Result]] = []
-    parts: dict[int, list[Region]] = {}
     bad = 0
-    for item, result in run_detection(task, items):
-        if isinstance(result, str):
-            bad += 1
-            complain(f"line {item.number}: {result}")
-            continue
-        if task.regions:
-            assert task.only is not None
-            parts[item.number] = locate(item.content, task.only)
-        if task.as_json:
-            print(json.dumps(result_line(item, result, task.scores, parts.get(item.number))), flush=True)
-        if not task.as_json or task.html:
-            results.append((item, result))
+    # lines of JSON on a terminal show by themselves how far the test is
+    with Bar(len(items), "testing", "texts", enabled=not (task.as_json and sys.stdout.isatty())) as bar:
+        for item, result in run_detection(task, items):
+            bar()
+            if isinstance(result, str):
+                bad += 1
+                complain(f"line {item.number}: {result}")
+                continue
+            if task.as_json:
+                print(json.dumps(result_line(item, result, task.scores)), flush=True)
+            if not task.as_json or task.html:
+                results.append((item, result))
     if not task.as_json:
-        show(results, parts, single=single)
+        show(results, single=single)
     if task.html is not None:
         assert task.only is not None
-        write_html(task.html, [(str(i.id), r, parts.get(i.number, [])) for i, r in results], task.only)  # type: ignore[misc]
+        write_html(task.html, [(str(i.id), r) for i, r in results], task.only)  # type: ignore[misc]
         complain(f"wrote {task.html}")
     return bad
 
 
 def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
-    reports = {name: null_report([i.content for i in items], detector) for name, detector in task.detectors.items()}
+    with Bar(len(items) * len(task.detectors), "testing", "texts") as bar:
+        reports = {
+            name: null_report([i.content for i in items], d, done=bar.finish) for name, d in task.detectors.items()
+        }
     if task.as_json:
         for name, report in reports.items():
             print(json.dumps({"name": name, **report.as_dict()}), flush=True)
@@ -220,8 +230,9 @@ def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
 
 
 def _report_power(task: Task, items: Sequence[Item]) -> None:
-    for detector in task.detectors.values():
-        rows = power_table([i.content for i in items], detector)
+    with Bar(len(items) * len(task.detectors) * (1 + len(LENGTHS)), "testing", "tests") as bar:
+        tables = [power_table([i.content for i in items], d, done=bar.finish) for d in task.detectors.values()]
+    for detector, rows in zip(task.detectors.values(), tables, strict=True):
         if task.as_json:
             for row in rows:
                 print(json.dumps({"key_id": detector.watermark.key_id, **row.as_dict()}), flush=True)
@@ -255,6 +266,8 @@ def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], 
             except ValueError as error:
                 bad += 1
                 complain(f"{lines}, line {row.number}: {error}")
+    if not items and not bad:
+        complain(f"{'stdin' if lines == '-' else lines} holds no lines: there is nothing to test")
     return items, bad
 
 

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from caw.detection import DetectionResult
 from caw.detection.candidates import CandidatesResult
-from caw.detection.locate import Region
 from caw.detection.null_report import NullReport, Rate
 from caw.detection.power import PowerRow
+from caw.detection.regions import Region
 from caw.jsonl import RowId
-from caw.show import format_p, visible
+from caw.show import format_p, is_p, visible
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Item:
 Result = DetectionResult | CandidatesResult
 
 
-def result_line(item: Item, result: Result, scores: bool, regions: Sequence[Region] | None = None) -> dict[str, Any]:
+def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
     """What --json prints of one text."""
     if isinstance(result, CandidatesResult):
         results = {name: result_line(item, r, scores) for name, r in result.results.items()}
@@ -49,67 +49,115 @@ def result_line(item: Item, result: Result, scores: bool, regions: Sequence[Regi
     line = {"id": item.id, **asdict(result)}
     if not scores:
         del line["token_ids"], line["token_scores"]
-    if regions is not None:
-        line["regions"] = [asdict(region) for region in regions]
+    if result.regions is None:
+        del line["regions"], line["text_p_value"]
     return line
 
 
-def show(results: Sequence[tuple[Item, Result]], regions: dict[int, list[Region]], *, single: bool) -> None:
-    """Results for people, on stdout; `regions` by the number of the item."""
+def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
+    """Results for people, on stdout: sentences for a single text, a table of many."""
     console = Console()
     if single:
         for item, result in results:
-            _show_one(console, result)
-            _show_regions(console, item, regions.get(item.number))
+            _show_one(console, item, result)
         return
-    table = Table("id", "watermarked", "p-value", "z-score", "counted / tokens", "remark")
+    if not results:
+        return
+    first = results[0][1]
+    many = isinstance(first, CandidatesResult)
+    own = [list(r.results.values()) if isinstance(r, CandidatesResult) else [r] for _, r in results]
+    payloads = any(one.payload is not None for ones in own for one in ones)
+    columns = ["id", "watermarked", f"{'corrected ' * (many or own[0][0].regions is not None)}p-value"]
+    columns += ["candidate"] if many else ["z-score", "tokens that count"]
+    table = Table(*columns, *["payload (least sure bit)"] * payloads, "remark")
     for item, result in results:
         verdict = "[green]yes[/]" if result.is_watermarked else "no"
-        if isinstance(result, CandidatesResult):
-            least = min(result.p_values.values())
-            table.add_row(Text(visible(str(item.id))), verdict, format_p(least), "", "", ", ".join(result.matches))
-            continue
-        remark = "" if result.num_scored else "too short to score"
-        if item.number in regions:
-            remark = ", ".join(f"tokens {r.start}-{r.end}" for r in regions[item.number])
+        cells = _candidate_cells(result) if isinstance(result, CandidatesResult) else _cells(result)
         table.add_row(
-            Text(visible(str(item.id))), verdict, format_p(result.p_value), f"{result.z_score:.2f}",
-            f"{result.num_scored} / {result.num_tokens}", remark,
-        )  # fmt: skip
-    if results:
-        console.print(table)
-        found = sum(result.is_watermarked for _, result in results)
-        console.print(
-            f"{found} of {len(results)} texts are watermarked at a false-positive rate of {results[0][1].fpr:g}"
+            Text(visible(str(item.id))), verdict, *cells[: 2 if many else 3], *cells[-2 if payloads else -1 :]
         )
+    console.print(table)
+    found = sum(result.is_watermarked for _, result in results)
+    rate = f"{found} of {len(results)} texts are watermarked at a false-positive rate of {first.fpr:g}"
+    console.print(f"{rate} for each text", highlight=False)
+    if any(one.mostly_repetition for ones in own for one in ones):
+        console.print("mostly repetition: what a text says again counts once, so little of it is evidence")
 
 
-def _show_one(console: Console, result: Result) -> None:
+def _cells(result: DetectionResult) -> list[str]:
+    """p-value, z-score, what counts, payload, remark."""
+    return [
+        format_p(result.p_value), f"{result.z_score:.2f}", f"{result.num_scored} of {result.num_tokens}",
+        _payload(result), _remark(result),
+    ]  # fmt: skip
+
+
+def _candidate_cells(result: CandidatesResult) -> list[str]:
+    """p-value, names, payloads, remarks of the candidates that matched."""
+    matched = [result.results[name] for name in result.matches]
+    one = matched or list(result.results.values())[:1]
+    return [
+        format_p(min(result.p_values.values())), visible(", ".join(result.matches)),
+        ", ".join(filter(None, map(_payload, matched))), "; ".join(filter(None, map(_remark, one))),
+    ]  # fmt: skip
+
+
+def _payload(result: DetectionResult) -> str:
+    if result.payload is None or result.payload_confidence is None:
+        return ""
+    return f"{result.payload} ({100 * min(result.payload_confidence):.3g} %)"
+
+
+def _remark(result: DetectionResult) -> str:
+    """What else a reader of a row should know."""
+    said = []
+    if not result.num_scored:
+        said.append("empty" if not result.num_tokens else "too short to score")
+    elif result.mostly_repetition:
+        said.append("mostly repetition")
+    if result.regions:
+        said.append(f"marked: {', '.join(_tokens(region, result) for region in result.regions)}")
+    elif result.text_p_value is not None and result.text_p_value <= result.fpr:
+        said.append(f"whole text alone: {is_p(result.text_p_value)}")
+    return ", ".join(said)
+
+
+def _tokens(region: Region, result: DetectionResult) -> str:
+    if (region.start, region.end) == (0, result.num_tokens):
+        return "all of it"
+    return f"tokens {region.start} to {region.end}"
+
+
+def _show_one(console: Console, item: Item, result: Result) -> None:
     style = "bold green" if result.is_watermarked else "bold"
     console.print(result.message, style=style, highlight=False, markup=False)
-    if isinstance(result, CandidatesResult):
-        table = Table("candidate", "key", "p-value", "corrected")
-        for name, one in result.results.items():
-            table.add_row(Text(visible(name)), one.key_id, format_p(one.p_value), format_p(result.p_values[name]))
-        console.print(table)
+    if isinstance(result, DetectionResult):
+        console.print(f"z-score {result.z_score:.2f}, {result.watermark} key {result.key_id}", highlight=False)
+        _show_findings(console, item, result)
         return
-    console.print(
-        f"p-value {format_p(result.p_value)}, z-score {result.z_score:.2f}, "
-        f"{result.num_scored} of {result.num_tokens} tokens counted, {result.watermark} key {result.key_id}",
-        highlight=False,
-    )
+    table = Table("candidate", "key", "p-value", "corrected for all candidates", "watermarked")
+    for name, one in result.results.items():
+        verdict = "[green]yes[/]" if name in result.matches else "no"
+        table.add_row(Text(visible(name)), one.key_id, format_p(one.p_value), format_p(result.p_values[name]), verdict)
+    console.print(table)
+    for name in result.matches:
+        _show_findings(console, item, result.results[name], f"{name}: ")
 
 
-def _show_regions(console: Console, item: Item, regions: list[Region] | None) -> None:
-    if regions is None:
-        return
-    if not regions:
-        console.print("no part of the text is marked by itself")
-    for region in regions:
-        where = f"tokens {region.start} to {region.end}"
-        if region.start_char is not None and isinstance(item.content, str):
-            where += f", characters {region.start_char} to {region.end_char}"
-        console.print(f"marked: {where} (corrected p = {format_p(region.p_value)})", highlight=False)
+def _show_findings(console: Console, item: Item, result: DetectionResult, name: str = "") -> None:
+    """The payload and the marked parts, a line each."""
+    lines = []
+    if result.payload is not None and result.payload_confidence is not None:
+        least = 100 * min(result.payload_confidence)
+        lines.append(f"payload {result.payload}, its least sure bit at {least:.3g} %")
+    for region in result.regions or ():
+        where = _tokens(region, result)
+        if where != "all of it" and region.start_char is not None and isinstance(item.content, str):
+            where += f" of {result.num_tokens}, characters {region.start_char} to {region.end_char}"
+        several = f" ({is_p(region.p_value)})" if len(result.regions or ()) > 1 else ""
+        lines.append(f"marked part: {where}{several}")
+    for line in lines:
+        console.print(visible(name) + line, highlight=False, markup=False)
 
 
 def show_null_reports(reports: dict[str, NullReport]) -> None:

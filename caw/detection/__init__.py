@@ -1,6 +1,7 @@
 """Detection: is a text marked with this key? Needs the text alone, no model and no prompt.
 
-    detect, Detector        p-value of texts for one watermark; weights per token, mid-p, normalisation, payloads
+    detect, Detector        p-value of texts for one watermark; weights per token, mid-p, normalisation, payloads,
+                            marked parts
     detect_any              several keys and formats at once (Holm)
     locate                  where in a long text the marked part is
     null_report, plot_qq    false-positive rates of a key, measured on text of one's own
@@ -20,9 +21,10 @@ prefer wide contexts where false alarms are dear.
 from caw.detection.candidates import CandidatesResult, detect_any
 from caw.detection.detector import DetectionResult, Detector, detect
 from caw.detection.estimate_weights import estimate_weights
-from caw.detection.locate import Region, locate
+from caw.detection.locate import locate
 from caw.detection.null_report import NullReport, null_report, plot_qq
 from caw.detection.power import PowerRow, power_table
+from caw.detection.regions import Region
 from caw.detection.weights import TokenWeights
 
 __all__ = [

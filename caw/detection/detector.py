@@ -4,7 +4,9 @@
 2. all texts run through the watermark as one stream, `window` missing tokens (-1) between them;
 3. evidence that a text already gave counts no more (DESIGN: what counts as evidence once):
    EXP each context, KGW each (context, token) or (seed, token), Unigram each distinct token;
-4. sum, z-score, exact tail (see `statistics`, or `weights` for weighted sums); watermarked iff p <= fpr.
+4. sum, z-score, exact tail (see `statistics`, or `weights` for weighted sums);
+5. with `regions`, the same of every window, and one p-value for the text and its windows together (see `regions`);
+6. watermarked iff p <= fpr.
 
 p-values are uniform over keys: for any text, a share p of all keys gives it p or less. They are not uniform for one key
 text by text, where texts share phrases (`null_report` measures what that means for a key and a corpus).
@@ -12,7 +14,7 @@ text by text, where texts share phrases (`null_report` measures what that means 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -22,10 +24,13 @@ import torch
 
 from caw.detection.evidence import first_occurrences
 from caw.detection.ids import split_input, to_ids
+from caw.detection.message import repeats_mostly, sentence
 from caw.detection.normalize import check_steps, normalize_text, trim_prefix
 from caw.detection.payload import payload_evidence, read_payload
+from caw.detection.regions import Region, Search, search
 from caw.detection.statistics import fewest_for, tails
 from caw.detection.weights import TokenWeights, weighted_tails
+from caw.detection.windows import WHOLE_SHARE
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, require_number
 
@@ -39,7 +44,8 @@ class DetectionResult:
 
     p_value: probability, over keys, that this text, if unmarked, scores at least this much; exact, one-sided. 1 where
         nothing counted.
-        With `mid_p`, the mid-p value; in mode "compat", what the other system calls its p-value.
+        With `mid_p`, the mid-p value; in mode "compat", what the other system calls its p-value. With `regions`,
+        corrected for the whole text and all its windows.
     z_score: (score - mean) / standard deviation under the null; for reading, never for deciding.
     score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted, times their weights.
     is_watermarked: p_value <= fpr.
@@ -49,6 +55,10 @@ class DetectionResult:
     fpr, mode: as asked. message: one sentence for people.
     payload, payload_confidence: what the text carries, where the watermark has payload_bits and the text is marked:
         the number, and how sure each bit is (high bits first, 0.5 to 1). p_value allows for all payloads then.
+    num_repeated: tokens that did not count because they repeat evidence which came before them in the text.
+    mostly_repetition: whether so many do that most of what the text's length promises is lost; the message says so.
+    regions: marked parts, in order, where they were searched for: some exactly where is_watermarked. Else None.
+    text_p_value: of the whole text alone, uncorrected, where parts were searched for, else None.
     """
 
     p_value: float
@@ -66,6 +76,10 @@ class DetectionResult:
     message: str
     payload: int | None = None
     payload_confidence: tuple[float, ...] | None = None
+    num_repeated: int = 0
+    mostly_repetition: bool = False
+    regions: tuple[Region, ...] | None = None
+    text_p_value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,8 @@ class Detector:
             `normalize.normalize_text`; ids stay as they are.
         prefix: text or ids that a text may begin with and that are not to be tested: a prompt, a chat template.
         weights: a table of weights per token id (`caw detection-weights`), or its name or file; None = all alike.
+        regions: also test the windows of each text and say which parts are marked; they are one family with the whole
+            text, which keeps half of the level (see `windows`). In mode "exact", without mid_p, weights and payloads.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -105,6 +121,7 @@ class Detector:
     normalize: Any = ()
     prefix: Any = ""
     weights: TokenWeights | str | None = None
+    regions: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.watermark, Watermark):
@@ -124,6 +141,11 @@ class Detector:
             raise ValueError(
                 "payloads are read in mode 'exact' without mid_p and weights, got one of them or another mode; "
                 "leave it out"
+            )
+        if self.regions and (self.mid_p or self.weights is not None or self.mode != "exact" or self.watermark.code):
+            raise ValueError(
+                "regions are searched in mode 'exact' without mid_p, weights and payload_bits, got one of them or "
+                "another mode; leave it out"
             )
         if self.tokenizer is not None and not callable(self.tokenizer):
             raise TypeError(
@@ -145,6 +167,8 @@ class Detector:
         """One result for a str or one flat list of ids; a list of results, in order, for a list of them ([] for [])."""
         items, single = split_input(text_or_ids)
         results = self.detect_ids(self.ids_of(items))
+        if self.regions:
+            results = [self._with_characters(*pair) for pair in zip(results, items, strict=True)]
         return results[0] if single else results
 
     def ids_of(self, items: Sequence[Any]) -> list[np.ndarray]:
@@ -164,17 +188,22 @@ class Detector:
     def score(self, texts: Sequence[np.ndarray]) -> Iterator[Scored]:
         """Values and what counts, token by token, of texts given as int64 arrays [n]."""
         for chunk in _chunks(texts):
-            values, counted, _ = self._scores(chunk)
+            values, counted, _, _ = self._scores(chunk)
             ends = np.cumsum([len(text) for text in chunk])
             for text, end in zip(chunk, ends, strict=True):
                 part = slice(end - len(text), end)
                 yield Scored(text, values[part], counted[part])
 
-    def detect_ids(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
-        """Results of texts given as int64 arrays [n]."""
-        if self.watermark.code is not None:
-            return [self._read(text) for text in texts]
-        return [result for chunk in _chunks(texts) for result in self._detect_chunk(chunk)]
+    def detect_ids(
+        self, texts: Sequence[np.ndarray], done: Callable[[int], object] = lambda texts: None
+    ) -> list[DetectionResult]:
+        """Results of texts given as int64 arrays [n]; `done` is told how many more texts are finished."""
+        results: list[DetectionResult] = []
+        for chunk in _chunks(texts):
+            code = self.watermark.code
+            results += self._detect_chunk(chunk) if code is None else [self._read(text) for text in chunk]
+            done(len(chunk))
+        return results
 
     def _read(self, text: np.ndarray) -> DetectionResult:
         """The result of a text that may carry a payload."""
@@ -183,23 +212,22 @@ class Detector:
         reading = read_payload(self.watermark, values, positions, counted)
         own = reading.values.astype(object)
         own[~counted] = None
-        result = self._result(text, tuple(own.tolist()), reading.score, reading.count, reading.z_score, reading.p_value)
+        repeated = len(text) - int(counted.sum())
+        result = self._result(text, tuple(own.tolist()), reading.score, reading.z_score, reading.p_value, repeated)
         if not result.is_watermarked:
             return result
         message = f"{result.message}, payload {reading.message}"
         return replace(result, message=message, payload=reading.message, payload_confidence=reading.confidence)
 
-    def _scores(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(values float64 [N], counted bool [N], owner int64 [N]) of the N tokens of all texts, in order."""
+    def _scores(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in order."""
         owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-        values, evidence, counted = self._score_stream(texts)
-        if evidence is not None:
-            counted &= first_occurrences(owner, evidence, counted)
-        return values, counted, owner
+        values, evidence, eligible = self._score_stream(texts)
+        counted = eligible if evidence is None else eligible & first_occurrences(owner, evidence, eligible)
+        return values, counted, eligible & ~counted, owner
 
     def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
-        lengths = np.array([len(text) for text in texts])
-        values, counted, owner = self._scores(texts)
+        values, counted, repeated, owner = self._scores(texts)
         if isinstance(self.weights, TokenWeights):
             levels = np.concatenate([self.weights.of(text) for text in texts])
             counted &= levels > 0
@@ -208,18 +236,20 @@ class Detector:
             # bincount adds in order: a text's sum does not depend on the texts around it
             scores = np.bincount(owner[counted], weights=values[counted], minlength=len(texts))
         counts = np.bincount(owner[counted], minlength=len(texts))
+        repeats = np.bincount(owner[repeated], minlength=len(texts)).tolist()
         if self.weights is None:
             nulls = tails(self.watermark, scores, counts, self.mode, self.mid_p)
         per_token = values.astype(object)
         per_token[~counted] = None
-        ends = np.cumsum(lengths).tolist()
-        rows = zip(texts, ends, scores.tolist(), counts.tolist(), nulls.z_scores.tolist(), nulls.p_values.tolist(),
-                   strict=True)  # fmt: skip
         everything = per_token.tolist()
-        return [
-            self._result(text, tuple(everything[end - len(text) : end]), score, count, z, p)
-            for text, end, score, count, z, p in rows
-        ]
+        ends = np.cumsum([len(text) for text in texts]).tolist()
+        rows = zip(texts, ends, scores.tolist(), nulls.z_scores.tolist(), nulls.p_values.tolist(), repeats, strict=True)
+        out = []
+        for text, end, score, z, p, again in rows:
+            part = slice(end - len(text), end)
+            found = search(values[part], counted[part], self.watermark, self.fpr) if self.regions else None
+            out.append(self._result(text, tuple(everything[part]), score, z, p, again, found))
+        return out
 
     def _score_stream(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """(values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in order.
@@ -244,8 +274,14 @@ class Detector:
         return scores.values.numpy()[real], once, counted.numpy()[real]
 
     def _result(
-        self, text: np.ndarray, token_scores: tuple[float | None, ...], score: float, count: int, z: float, p: float
-    ) -> DetectionResult:
+        self, text: np.ndarray, token_scores: tuple[float | None, ...], score: float, z: float, p: float,
+        repeated: int, found: Search | None = None,
+    ) -> DetectionResult:  # fmt: skip
+        """The result of a text whose p-value by itself is `p`; found: what its parts say."""
+        count = len(text) - token_scores.count(None)
+        mostly = repeats_mostly(len(text), repeated, self.watermark.window)
+        alone, share = (None, 1.0) if found is None else (p, WHOLE_SHARE if found.tests > 1 else 1.0)
+        p = p if found is None else found.p_value
         return DetectionResult(
             p_value=p,
             z_score=z,
@@ -259,28 +295,44 @@ class Detector:
             key_id=self._key_id,
             fpr=float(self.fpr),
             mode=self.mode,
-            message=self._message(len(text), count, p),
+            message=sentence(
+                len(text), count, p, self.fpr, needed=self._needed[share], repeated=repeated * mostly, alone=alone
+            ),
+            num_repeated=repeated,
+            mostly_repetition=mostly,
+            regions=None if found is None else found.regions,
+            text_p_value=alone,
         )
+
+    def _with_characters(self, result: DetectionResult, item: Any) -> DetectionResult:
+        """The result whose regions of a str know their characters, where the tokenizer says them."""
+        spans = self._character_spans(item) if isinstance(item, str) and result.regions else None
+        if not spans or result.regions is None:
+            return result
+        # a prefix of ids was tokenised with the text and then left out: its characters go with it
+        spans = spans[len(spans) - result.num_tokens :]
+        regions = [replace(r, start_char=spans[r.start][0], end_char=spans[r.end - 1][1]) for r in result.regions]
+        return replace(result, regions=tuple(regions))
+
+    def _character_spans(self, text: str) -> Sequence[tuple[int, int]] | None:
+        """Characters of each token; None where the tokenizer does not say."""
+        try:
+            encoded = self.tokenizer(
+                self.clean(text), add_special_tokens=False, verbose=False, return_offsets_mapping=True
+            )
+        except (NotImplementedError, TypeError):
+            return None
+        spans: Sequence[tuple[int, int]] | None = encoded.get("offset_mapping")
+        return spans
 
     @cached_property
     def _key_id(self) -> str:
         return self.watermark.key_id
 
     @cached_property
-    def _needed(self) -> int:
-        return fewest_for(self.watermark, self.fpr)
-
-    def _message(self, tokens: int, count: int, p: float) -> str:
-        if not tokens:
-            return "the text is empty: nothing to score, p = 1"
-        if not count:
-            return f"the text is too short to score: none of its {tokens} tokens counts, p = 1"
-        counted = f"p = {p:.3g}, {count} of {tokens} tokens count"
-        if count < self._needed:
-            needed = f"a p-value of {self.fpr:g} needs {self._needed} that count"
-            return f"the text is too short to decide: {needed} ({counted})"
-        verdict = "watermarked" if p <= self.fpr else "no watermark found"
-        return f"{verdict} at a false-positive rate of {self.fpr:g} ({counted})"
+    def _needed(self) -> dict[float, int]:
+        """How many tokens must count for a text to be called marked, by the share of the level that it has."""
+        return {share: fewest_for(self.watermark, share * self.fpr) for share in (1.0, WHOLE_SHARE)}
 
 
 def detect(
@@ -296,7 +348,7 @@ def detect(
     Args:
         text_or_ids: a str or one flat sequence of token ids (list, tuple, 1-D array or tensor), or a list of them.
         tokenizer, watermark, fpr, mode: see `Detector`. Text is tokenised without special tokens.
-        options: mid_p, normalize, prefix, weights of `Detector`.
+        options: mid_p, normalize, prefix, weights, regions of `Detector`.
 
     Returns:
         One DetectionResult for a str or one flat sequence; a list of them, in order, for a list ([] for []).

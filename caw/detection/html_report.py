@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from caw.detection.detector import DetectionResult, Detector
-from caw.detection.locate import Region
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.files import write_text
-from caw.show import format_p, visible
+from caw.show import format_p, is_p, visible
 from caw.watermarks import SynthID
 from caw.watermarks.green_list import GreenList
 
@@ -56,13 +55,22 @@ def verdict(result: DetectionResult) -> str:
     if not result.num_scored:
         return "This text is too short to say anything about it."
     doubt = ""
-    if result.mode == "compat":
-        doubt = " This is another program's way of counting; the chance it states may be too small."
-    if result.is_watermarked:
-        return (
-            f"This text carries the mark: of keys that have nothing to do with it, about {once_in(result.p_value)} "
-            f"would fit it this well by chance.{doubt}"
+    if result.mostly_repetition:
+        doubt = (
+            f" The text is mostly repetition: {result.num_repeated} of its {result.num_tokens} tokens repeat what came "
+            "before, which counts once."
         )
+    if result.mode == "compat":
+        doubt += " This is another program's way of counting; the chance it states may be too small."
+    if result.is_watermarked:
+        partly = result.text_p_value is not None and result.text_p_value > result.fpr
+        what = "A part of this text" if partly else "This text"
+        return (
+            f"{what} carries the mark: of keys that have nothing to do with it, about {once_in(result.p_value)} would "
+            f"fit it this well by chance.{doubt}"
+        )
+    if result.text_p_value is not None and result.text_p_value <= result.fpr:
+        doubt += " Tested as a whole only, it would pass; with its parts searched too, that is not enough."
     return (
         "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (Of keys that "
         f"have nothing to do with it, about {once_in(result.p_value)} fit it this well or better.){doubt}"
@@ -103,11 +111,9 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
     return ends, -np.log10(np.maximum(p_values, 1e-300))
 
 
-def write_html(
-    path: str | Path, results: Sequence[tuple[str, DetectionResult, Sequence[Region]]], detector: Detector
-) -> None:
-    """Write one page on any number of results, each with its name and its marked parts (may be none)."""
-    articles = "\n".join(_article(name, result, regions, detector) for name, result, regions in results)
+def write_html(path: str | Path, results: Sequence[tuple[str, DetectionResult]], detector: Detector) -> None:
+    """Write one page on any number of results, each with its name."""
+    articles = "\n".join(_article(name, result, detector) for name, result in results)
     page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -129,26 +135,28 @@ count again. Rest the pointer on a token for its score.</p>
     write_text(path, page)
 
 
-def _article(name: str, result: DetectionResult, regions: Sequence[Region], detector: Detector) -> str:
+def _article(name: str, result: DetectionResult, detector: Detector) -> str:
     facts = (
-        f"p-value {format_p(result.p_value)}, z-score {result.z_score:.2f}, {result.num_scored} of {result.num_tokens} "
-        f"tokens count, {result.watermark} key {result.key_id}, false-positive rate asked for {result.fpr:g}"
+        f"{'corrected ' * (result.regions is not None)}p-value {format_p(result.p_value)}, z-score "
+        f"{result.z_score:.2f}, {result.num_scored} of {result.num_tokens} tokens count, {result.watermark} key "
+        f"{result.key_id}, false-positive rate asked for {result.fpr:g}"
     )
-    where = "".join(
-        f'<p class="soft">Marked part: tokens {r.start} to {r.end} (corrected p = {escape(format_p(r.p_value))})</p>'
-        for r in regions
-    )
+    if result.payload is not None and result.payload_confidence is not None:
+        facts += f", payload {result.payload} (least sure bit at {100 * min(result.payload_confidence):.3g} %)"
+    lines = [facts, *(f"Marked part: tokens {r.start} to {r.end} ({is_p(r.p_value)})" for r in result.regions or ())]
+    if result.text_p_value is not None:
+        lines.append(f"The curve is of the whole text alone ({is_p(result.text_p_value)}).")
+    said = "".join(f'<p class="soft">{escape(line)}</p>' for line in lines)
     return (
         f'<article><h2>{escape(visible(name))}</h2><p class="verdict">{escape(verdict(result))}</p>'
-        f'<p class="soft">{escape(facts)}</p>{where}{_curve(result, detector)}'
-        f'<div class="text">{_tokens(result, regions, detector)}</div></article>'
+        f'{said}{_curve(result, detector)}<div class="text">{_tokens(result, detector)}</div></article>'
     )
 
 
-def _tokens(result: DetectionResult, regions: Sequence[Region], detector: Detector) -> str:
+def _tokens(result: DetectionResult, detector: Detector) -> str:
     null, variance = detector.watermark.null_moments
     spread = float(np.sqrt(variance))
-    inside = {i for r in regions for i in range(r.start, r.end)}
+    inside = {i for r in result.regions or () for i in range(r.start, r.end)}
     out = []
     for i, (token, score) in enumerate(zip(result.token_ids, result.token_scores, strict=True)):
         text = escape(visible(_word(token, detector.tokenizer)))

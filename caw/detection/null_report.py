@@ -9,7 +9,7 @@ method itself: those p-values are uniform for every key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,20 @@ def rates_of(p_values: np.ndarray) -> tuple[Rate, ...]:
     return tuple(rows)
 
 
-def null_report(texts: Sequence[Any], detector: Detector, seed: int = 0) -> NullReport:
+def null_report(
+    texts: Sequence[Any], detector: Detector, seed: int = 0, done: Callable[[int], object] = lambda texts: None
+) -> NullReport:
     """False-positive rates of `detector` on unmarked texts (strings or ids).
 
     seed: of the randomisation that makes the discrete p-values of green lists comparable with a uniform law.
+    done: told how many more texts are finished.
     Raises ValueError for no texts, and for a watermark with a payload.
     """
     ids = detector.ids_of(texts)
     if not ids:
         raise ValueError("expected unmarked texts, got none; give a corpus of the kind of text you will test")
     once, continuous = _once(ids, detector, np.random.default_rng(seed))
-    results = detector.detect_ids(ids)
+    results = detector.detect_ids(ids, done)
     p_values = np.array([r.p_value for r in results])
     some = np.array([r.num_scored > 0 for r in results])
     return NullReport(

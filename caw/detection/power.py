@@ -7,7 +7,7 @@ measured share rises more slowly than the expected one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,21 +60,24 @@ def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float
 
 
 def power_table(
-    texts: Sequence[Any], detector: Detector, lengths: Sequence[int] = LENGTHS, rates: Sequence[float] = RATES
-) -> list[PowerRow]:
+    texts: Sequence[Any], detector: Detector, lengths: Sequence[int] = LENGTHS, rates: Sequence[float] = RATES,
+    done: Callable[[int], object] = lambda texts: None,
+) -> list[PowerRow]:  # fmt: skip
     """Expected and measured share found of marked `texts` (strings or ids), cut to their first `lengths` tokens.
 
     The expected share is that of the exact test of green lists and races: nan (nothing is expected) for a detector with
-    weights, mid_p, mode "compat" or a payload, for SynthID and for two keys. Raises ValueError where nothing counts.
+    weights, mid_p, mode "compat", regions or a payload, for SynthID and for two keys. `done` is told how many more of
+    the 1 + len(lengths) tests of each text are finished. Raises ValueError where nothing counts.
     """
     ids = detector.ids_of(texts)
     rows = []
-    if not any(r.num_scored for r in detector.detect_ids(ids)):
+    if not any(r.num_scored for r in detector.detect_ids(ids, done)):
         raise ValueError("expected marked texts with tokens that count, got none; give longer ones")
     mean = _mean_score(ids, detector) if _expects(detector) else float("nan")
     for length in lengths:
         cut = [t[:length] for t in ids if len(t) >= length]
         results = detector.detect_ids(cut)
+        done(len(ids))
         counted = float(np.mean([r.num_scored for r in results])) if results else float("nan")
         for fpr in rates:
             known = results and mean == mean
@@ -88,6 +91,7 @@ def _expects(detector: Detector) -> bool:
     """Whether `expected_power` knows the test: the exact one, of green lists or of sums of Exponential(1)."""
     watermark = detector.watermark
     plain = detector.mode == "exact" and not detector.mid_p and detector.weights is None and watermark.code is None
+    plain = plain and not detector.regions
     race = watermark.null == "gamma" and watermark.null_moments == (1.0, 1.0)
     return plain and (isinstance(watermark, GreenList) or race)
 

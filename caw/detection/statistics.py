@@ -12,6 +12,7 @@ one key and many texts on one subject the p-values are not independent, because 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,3 +128,21 @@ def fewest_for(watermark: Watermark, fpr: float) -> int:
     if isinstance(watermark, SynthID):
         return max(1, int(np.ceil(np.log(fpr) / np.log(watermark.bit_fraction) / watermark.depth - 1e-9)))
     return 1
+
+
+def holm(p_values: Sequence[float] | np.ndarray, shares: np.ndarray | None = None) -> np.ndarray:
+    """Holm-corrected p-values float64 [m], in the order given; each at most 1.
+
+    shares: float64 [m] > 0 that sum to 1, how the level is split among the tests (Holm 1979, section 3); None = evenly,
+        which equals statsmodels' multipletests(method="holm").
+
+    Rejecting those at or below a level keeps the chance of any false rejection below it under any dependence.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    needs = p if shares is None else p / shares
+    order = np.argsort(needs, kind="stable")
+    # how many tests are not rejected yet, or what they have of the level together
+    left = np.arange(len(p), 0, -1) if shares is None else np.cumsum(shares[order][::-1])[::-1]
+    out = np.empty_like(p)
+    out[order] = np.minimum(np.maximum.accumulate(needs[order] * left), 1.0)
+    return out

@@ -155,15 +155,15 @@ def test_messages() -> None:
     four = detect(green[:4], None, Unigram(key=1))
     assert (
         four.message
-        == "the text is too short to decide: a p-value of 0.001 needs 5 that count (p = 0.00391, 4 of 4 tokens count)"
+        == "the text is too short to decide: a p-value of 0.001 needs 5 that count (p = 0.0039, 4 of 4 tokens count)"
     )
     assert not four.is_watermarked
     five = detect([*green[:5], green[0]], None, Unigram(key=1))
-    assert five.message == "watermarked at a false-positive rate of 0.001 (p = 0.000977, 5 of 6 tokens count)"
+    assert five.message == "watermarked at a false-positive rate of 0.001 (p = 0.00098, 5 of 6 tokens count)"
     assert five.is_watermarked
     red = [t for t in range(4000) if t not in set(green)]
     assert detect(red[:30], None, Unigram(key=1)).message == (
-        "no watermark found at a false-positive rate of 0.001 (p = 1, 30 of 30 tokens count)"
+        "no watermark found at a false-positive rate of 0.001 (p = 1.00, 30 of 30 tokens count)"
     )
 
 

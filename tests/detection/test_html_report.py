@@ -47,7 +47,7 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize("watermark", [KGW(key=1), EXP(key=1)], ids=["kgw", "exp"])
 def test_page(watermark: Any, tmp_path: Path) -> None:
     detector = Detector(Evil(), watermark)
-    results = [("<b>one</b>", detector("some words and some more words"), []), ("empty", detector(""), [])]
+    results = [("<b>one</b>", detector("some words and some more words")), ("empty", detector(""))]
     write_html(tmp_path / "page.html", results, detector)  # type: ignore[arg-type]
     page = (tmp_path / "page.html").read_text()
     reader = Reader()
@@ -90,7 +90,7 @@ def test_unmarked_tokens_lean_neither_way(watermark: Any, tmp_path: Path) -> Non
     """The mean lean of a colour's tokens, from their titles: as many shares for as against, in the null's units."""
     detector = Detector(None, watermark)
     result = detector(np.random.default_rng(1).integers(0, 5000, 200).tolist())
-    write_html(tmp_path / "page.html", [("ids", result, [])], detector)  # type: ignore[list-item]
+    write_html(tmp_path / "page.html", [("ids", result)], detector)  # type: ignore[list-item]
     page = (tmp_path / "page.html").read_text()
     sides = {side: page.count(f"var(--{side}) ") for side in ("for", "against")}
     assert min(sides.values()) > 30 and sum(sides.values()) > 190
