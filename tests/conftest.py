@@ -19,6 +19,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+torch.set_num_threads(1)  # what modules and sessions share is made before `threads` of the first test
+
 # derandomised: the same examples in every run, here and in CI; no deadline: the machine may be shared
 settings.register_profile("caw", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("caw")

@@ -125,44 +125,50 @@ def test_repeated_contexts_stay_unmarked(model: Any) -> None:
     assert twice.sequences != out.sequences
 
 
-QUESTIONS = ["The capital of France is", "Write a short poem about the sea.\n", "Once", "def fibonacci(n):\n    ",
+QUESTIONS = ["The capital of France is", "Once",
              "Q: A train travels 60 km in 40 minutes. How fast is it?\nA:"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stock(demo_model: Any, demo_tokenizer: Any) -> list[list[int]]:
+    """The demo model's own answers to QUESTIONS, by transformers."""
+    asked = [demo_tokenizer(text)["input_ids"] for text in QUESTIONS]
+    return [stock_greedy(demo_model, ids, max_new_tokens=30) for ids in asked]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("watermark", WATERMARKS)
-def test_demo_model_theta_zero_is_its_own_text(demo_model: Any, demo_tokenizer: Any, watermark: str) -> None:
+def test_demo_model_theta_zero_is_its_own_text(
+    demo_model: Any, demo_tokenizer: Any, stock: list[list[int]], watermark: str
+) -> None:
     policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=0.0)
     out = caw.generate(
-        demo_model, demo_tokenizer, QUESTIONS, watermark=WATERMARKS[watermark], policy=policy, max_new_tokens=40
+        demo_model, demo_tokenizer, QUESTIONS, watermark=WATERMARKS[watermark], policy=policy, max_new_tokens=30
     )
-    ends = tuple(demo_model.generation_config.eos_token_id)
+    reference = BruteForce(demo_model, eos=tuple(demo_model.generation_config.eos_token_id))
     cases = 0
-    for text, tokens in zip(QUESTIONS, out.sequences, strict=True):
-        ids = demo_tokenizer(text)["input_ids"]
-        stock = stock_greedy(demo_model, ids, max_new_tokens=40)
-        cases += agree(tokens, stock, BruteForce(demo_model, eos=ends), ids, f"demo theta 0 {watermark} {text!r}")
+    for text, tokens, own in zip(QUESTIONS, out.sequences, stock, strict=True):
+        cases += agree(tokens, own, reference, demo_tokenizer(text)["input_ids"], f"demo theta 0 {watermark} {text!r}")
     assert cases <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 @pytest.mark.parametrize("sampled", [False, True])
 def test_demo_model_branchings_and_batches_agree(demo_model: Any, demo_tokenizer: Any, sampled: bool) -> None:
     watermark = caw.EXP(key=3, top_k=20) if sampled else caw.KGW(key=3, gamma=0.5, seeding="selfhash")
     policy = caw.CapacityPolicy(spread_evaluator(demo_model), theta=1.0, beta=1.5)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": 1.1, "top_p": 0.9, "seed": 2} if sampled else {}
-    options = {"watermark": watermark, "policy": policy, "max_new_tokens": 25, **sampling}
+    options = {"watermark": watermark, "policy": policy, "max_new_tokens": 20, **sampling}
     expected = caw.generate(demo_model, demo_tokenizer, QUESTIONS, **options)
     assert expected.trace is not None
-    assert sum(c > 0 for t in expected.trace for c in t.choice) > 10
+    assert sum(c > 0 for t in expected.trace for c in t.choice) > 3
     runs = {f"batch of {size}": {"batch_size": size} for size in (1, 2)}
     runs |= {branching: {"branching": branching} for branching in ("sequential", "batch")}
     ends = tuple(demo_model.generation_config.eos_token_id)
+    reference = BruteForce(demo_model, watermark, policy, eos=ends, **sampling)
     cases = 0
     for what, change in runs.items():
         out = caw.generate(demo_model, demo_tokenizer, QUESTIONS, **options, **change)
         for text, tokens, wanted in zip(QUESTIONS, out.sequences, expected.sequences, strict=True):
-            ids = demo_tokenizer(text)["input_ids"]
-            reference = BruteForce(demo_model, watermark, policy, eos=ends, **sampling)
-            cases += agree(tokens, wanted, reference, ids, f"demo {what} {text!r}")
+            cases += agree(tokens, wanted, reference, demo_tokenizer(text)["input_ids"], f"demo {what} {text!r}")
     assert cases <= 1

@@ -18,7 +18,6 @@ import pytest
 import torch
 from scipy import stats
 
-import caw
 from caw.detection import Detector
 from caw.detection.detector import first_occurrences
 from caw.detection.statistics import binomial_tails, tails
@@ -26,20 +25,6 @@ from caw.watermarks import EXP, KGW, Unigram, Watermark
 from caw.watermarks.green_list import GreenList
 
 FALSE_ALARM = 1e-6
-PROMPTS = [
-    "Tell me about the history of tea.",
-    "Explain to a child why the sky is blue.",
-    "Write a story about a lighthouse keeper.",
-    "How do I prepare for a job interview?",
-    "Describe the water cycle.",
-    "Write a short letter to a friend about a week in the mountains.",
-    "What are the benefits of learning a second language?",
-    "How does a bicycle stay upright?",
-    "Describe a typical day of a farmer in spring.",
-    "List ten European capitals.",
-    "Explain what inflation is.",
-    "What makes a good friend?",
-]
 FIXED_KEYS = [0, 42, 2**64 - 1, "a secret", "another", 15485863]
 BUILDERS: dict[str, Callable[[Any], Watermark]] = {
     "lefthash": lambda key: KGW(key=key),
@@ -134,15 +119,9 @@ def human_texts(data_dir: Path, demo_tokenizer: Any) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def model_texts(demo: tuple[Any, Any]) -> list[np.ndarray]:
-    """Unmarked text of the demo model: greedy, which repeats itself, and sampled."""
-    model, tokenizer = demo
-    options: dict[str, Any] = {"max_new_tokens": 100, "chat": True, "return_trace": False, "progress": False}
-    greedy = caw.generate(model, tokenizer, PROMPTS, **options).sequences
-    sampled: list[list[int]] = []
-    for seed in (3, 4, 5):
-        sampled += caw.generate(model, tokenizer, PROMPTS, do_sample=True, seed=seed, **options).sequences
-    return [np.array(ids) for ids in dict.fromkeys(map(tuple, greedy + sampled))]
+def model_texts() -> list[np.ndarray]:
+    """Unmarked text of the demo model, greedy and sampled (make_model_texts.py)."""
+    return [np.array(ids) for ids in json.loads(Path(__file__).with_name("model_texts.json").read_text())]
 
 
 @pytest.fixture(params=["human_texts", "model_texts"])
@@ -150,7 +129,6 @@ def real_texts(request: pytest.FixtureRequest) -> list[np.ndarray]:
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_real_text_with_a_key_for_each_text(name: str, real_texts: list[np.ndarray]) -> None:
     p, reported = p_values_of_fresh_keys(BUILDERS[name], real_texts[:1000])
@@ -158,7 +136,6 @@ def test_real_text_with_a_key_for_each_text(name: str, real_texts: list[np.ndarr
     check_rates(reported)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", FIXED_KEYS, ids=str)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_real_text_with_one_key_for_all_texts(name: str, key: Any, real_texts: list[np.ndarray]) -> None:

@@ -39,12 +39,17 @@ def test_a_models_own_evaluator_is_found_however_the_model_is_named(model, name)
     assert shipped_for(model) == name
 
 
-@pytest.mark.slow
-def test_an_evaluator_reads_another_model_with_that_models_token_classes(demo, data_dir, tmp_path):
+@pytest.fixture(scope="module")
+def held_out(demo, data_dir, tmp_path_factory):
+    """What the demo model says about twenty answers that no shipped evaluator was trained on."""
     texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
-    held_out = [t for t in texts if part_of(t.name) == "test"][:8]
-    positions = record_positions(*demo, held_out, tmp_path, progress=False)
-    every = np.arange(len(positions))
+    chosen = [t for t in texts if part_of(t.name) == "test"][:20]
+    return record_positions(*demo, chosen, tmp_path_factory.mktemp("positions"), progress=False)
+
+
+@pytest.mark.slow(seconds=15)
+def test_an_evaluator_reads_another_model_with_that_models_token_classes(held_out):
+    positions, every = held_out, np.arange(len(held_out))
     own, other = Evaluator.load("smollm2-135m"), Evaluator.load("qwen2.5-coder-0.5b")
     assert fitted(own, "smollm2-135m", positions) is own
     table = fitted(other, "smollm2-135m", positions).token_class
@@ -124,11 +129,8 @@ def test_token_classes_beat_the_papers_features():
 
 
 @pytest.mark.slow
-def test_held_out_figures_can_be_had_again(demo, data_dir, tmp_path):
-    texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
-    held_out = [t for t in texts if part_of(t.name) == "test"][:20]
-    positions = record_positions(*demo, held_out, tmp_path, progress=False)
-    every = np.arange(len(positions))
+def test_held_out_figures_can_be_had_again(held_out):
+    positions, every = held_out, np.arange(len(held_out))
     for name in ("smollm2-135m", "smollm2-135m-raw"):
         evaluator = Evaluator.load(name)
         capacity = predict(evaluator, positions.features(evaluator.spec, every, evaluator.token_class))

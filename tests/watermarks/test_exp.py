@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 
 from caw.record import RECORD_SIZE, Record
 from caw.testing import margin
@@ -89,6 +90,7 @@ def same_unless_near(got: int, expected: int, values: dict[int, float]) -> bool:
 
 
 SHAPES = [(1, 1), (1, 10), (2, 2), (7, 10), (37, 100), (100, 7), (101, 10), (307, 33), (307, 100)]
+KINDS = ["random", "bfloat16", "ties", "equal", "masked"]
 
 
 def logits_of(kind: str, rows: int, vocab_size: int) -> torch.Tensor:
@@ -105,11 +107,10 @@ def logits_of(kind: str, rows: int, vocab_size: int) -> torch.Tensor:
     return scores
 
 
-@pytest.mark.parametrize("sampling", [False, True], ids=["greedy", "sampling"])
-@pytest.mark.parametrize("kind", ["random", "bfloat16", "ties", "equal", "masked"])
-@pytest.mark.parametrize("vocab_size, top_k", SHAPES)
-def test_top_k_ladder_is_the_cut_off_race(kind: str, vocab_size: int, top_k: int, sampling: bool) -> None:
+@pytest.mark.parametrize("shape, kind, sampling", pairwise(SHAPES, KINDS, [False, True]))
+def test_top_k_ladder_is_the_cut_off_race(shape: tuple[int, int], kind: str, sampling: bool) -> None:
     """Ordered by the (perturbed) choice logits, raced with the unperturbed probabilities."""
+    vocab_size, top_k = shape
     watermark = EXP(key=2**63 + 11, top_k=top_k, context_width=3)
     greatest = 1.0 if top_k > 50 else 1.5
     scores = logits_of(kind, 4, vocab_size)
@@ -129,10 +130,8 @@ def test_top_k_ladder_is_the_cut_off_race(kind: str, vocab_size: int, top_k: int
     assert differing == 0
 
 
-@pytest.mark.parametrize("sampling", [False, True], ids=["greedy", "sampling"])
-@pytest.mark.parametrize("kind", ["random", "bfloat16", "ties", "equal", "masked"])
-@pytest.mark.parametrize("vocab_size", [1, 7, 100, 307])
-@pytest.mark.parametrize("greatest", [0.0, 0.4, 3.0])
+@pytest.mark.parametrize("kind, vocab_size, greatest, sampling",
+                         pairwise(KINDS, [1, 7, 100, 307], [0.0, 0.4, 3.0], [False, True]))  # fmt: skip
 def test_scale_ladder_is_the_scaled_race(kind: str, vocab_size: int, greatest: float, sampling: bool) -> None:
     """argmax of start + strength * (race - start) over the record; greedy: log p + strength * Gumbel."""
     watermark = EXP(key=42, strength="scale", context_width=2)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from decoding.running import run
+from pairwise import pairwise
 from tiny import tiny_model
 from transformers import WatermarkDetector, WatermarkingConfig, WatermarkLogitsProcessor
 
@@ -56,19 +57,20 @@ def theirs(model: Any, prompt: list[int], watermark: KGW, count: int) -> list[in
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("seeding, width", SCHEMES)
-@pytest.mark.parametrize("key", [DEFAULT_KEY, 7, 2**40 + 12345])
-@pytest.mark.parametrize("branching", ["tree", "sequential"])
+@pytest.mark.parametrize(
+    "scheme, key, branching", pairwise(SCHEMES, [DEFAULT_KEY, 7, 2**40 + 12345], ["tree", "sequential"])
+)
 def test_generation_equals_transformers_token_for_token(
-    model: Any, seeding: str, width: int, key: int, branching: Any
+    model: Any, scheme: tuple[str, int], key: int, branching: Any
 ) -> None:
     """A prompt of one token is shorter than some widths: nothing is marked until there is enough context."""
+    seeding, width = scheme
     watermark = KGW(key=key, delta=3.0, gamma=0.3, seeding=seeding, context_width=width, format="transformers")
     prompts = [[5], [7, 7], [11, 3, 96, 0, 2], list(range(20))]
-    out = run(model, prompts, watermark, max_new_tokens=24, branching=branching).tokens
-    expected = [theirs(model, prompt, watermark, 24) for prompt in prompts]
+    out = run(model, prompts, watermark, max_new_tokens=20, branching=branching).tokens
+    expected = [theirs(model, prompt, watermark, 20) for prompt in prompts]
     assert out == expected
-    plain = run(model, prompts, max_new_tokens=24).tokens
+    plain = run(model, prompts, max_new_tokens=20).tokens
     assert sum(a != b for a, b in zip(expected, plain, strict=True)) >= 2, "the watermark must change something"
 
 
@@ -179,14 +181,12 @@ def test_reading_needs_the_size_of_the_vocabulary() -> None:
 def test_demo_model_token_for_token(demo: tuple[Any, Any], seeding: str, width: int) -> None:
     model, tokenizer = demo
     watermark = KGW(key=DEFAULT_KEY, delta=2.0, seeding=seeding, context_width=width, format="transformers")
-    prompts = ["Tell me about the history of tea.", "Describe the water cycle."]
-    ids = [tokenizer(p)["input_ids"] for p in prompts]
-    out = caw.generate(model, tokenizer, ids, watermark=watermark, max_new_tokens=40)
+    prompt = tokenizer("Tell me about the history of tea.")["input_ids"]
+    (new,) = caw.generate(model, tokenizer, [prompt], watermark=watermark, max_new_tokens=30).sequences
+    expected = theirs(model, prompt, watermark, 30)
     ends = set(model.generation_config.eos_token_id)
-    for prompt, new in zip(ids, out.sequences, strict=True):
-        expected = theirs(model, prompt, watermark, 40)
-        cut = next((i + 1 for i, t in enumerate(expected) if t in ends), len(expected))
-        assert new == expected[:cut]
+    cut = next((i + 1 for i, t in enumerate(expected) if t in ends), len(expected))
+    assert new == expected[:cut]
 
 
 def test_context_aware_marking_in_this_format(model: Any) -> None:
