@@ -1,4 +1,4 @@
-"""caw: watermarks the output of language models without hurting it, and detects it without the model."""
+"""caw: watermarks the text of language models, more gently where words matter, and detects it without the model."""
 
 import os.path
 

@@ -16,6 +16,7 @@ from caw.benchmark.machine import about
 from caw.benchmark.models import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.modes import OTHERS, PLAIN, Job, call_of, check_modes
 from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run
+from caw.defaults import BETA, THETA
 from caw.models import DEMO_MODEL
 from caw.watermarks.base import require_int, require_number
 
@@ -49,8 +50,8 @@ class BenchmarkSettings:
     tokens: int = 64
     candidates: tuple[int, ...] = ()
     rounds: int = 10
-    theta: float = 0.8
-    beta: float = 1.0
+    theta: float = THETA
+    beta: float = BETA
     dtype: str = "auto"
     device: str | None = None
     threads: int | None = None

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from caw.benchmark.modes import DELTA, OTHERS, same_tokens
+from caw.benchmark.modes import OTHERS, same_tokens
 from caw.benchmark.timing import Made
+from caw.defaults import DELTA
 from caw.testing import margin
 
 

@@ -24,12 +24,13 @@ from transformers import LogitsProcessorList, WatermarkingConfig
 
 from caw.benchmark.models import Subject
 from caw.benchmark.timing import Call, Made, PreparationWatch
+from caw.defaults import DELTA, GAMMA, TOP_K_EXP
 from caw.entrance import generate
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, Policy
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
 PLAIN = "plain"
-KEY, GAMMA, DELTA, TOP_K = 15_485_863, 0.25, 2.0, 10  # of every green list here, so that pairs give equal tokens
+KEY, TOP_K = 15_485_863, TOP_K_EXP  # GAMMA and DELTA are of every green list here, so that pairs give equal tokens
 NATS = 1.0
 WATERMARKS: dict[str, Callable[[], Watermark]] = {
     "kgw": partial(KGW, key=KEY, gamma=GAMMA, delta=DELTA),

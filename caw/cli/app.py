@@ -36,7 +36,7 @@ def _version(asked: bool) -> None:
 def root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    """Watermark the output of language models without hurting it, and detect it without the model.
+    """Watermark the text of language models, more gently where words matter, and detect it without the model.
 
     Exit codes: 0 done, 1 done but some input lines were bad, 2 bad usage, 130 interrupted. Errors go to stderr in one
     sentence; CAW_TRACEBACK=1 shows where they come from.

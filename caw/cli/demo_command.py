@@ -10,6 +10,7 @@ from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.defaults import BETA, DELTA, GAMMA, THETA
 from caw.demo import render, run_demo
 from caw.demo_page import page
 from caw.files import check_paths, write_text
@@ -28,14 +29,14 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(help="Longest text.")] = 180,
     html: Annotated[Path | None, typer.Option(help="Write the result as a page of its own, too.")] = None,
     key: opt.Key = None,
-    gamma: Annotated[float, typer.Option(help="Green share of the vocabulary.", rich_help_panel=opt.MARK)] = 0.25,
-    delta: Annotated[float, typer.Option(help="Logit bonus of green tokens.", rich_help_panel=opt.MARK)] = 2.5,
+    gamma: Annotated[float, typer.Option(help="Green share of the vocabulary.", rich_help_panel=opt.MARK)] = GAMMA,
+    delta: Annotated[float, typer.Option(help="Logit bonus of green tokens.", rich_help_panel=opt.MARK)] = DELTA,
     theta: Annotated[
         float, typer.Option(help="Leave tokens above this importance unmarked.", rich_help_panel=opt.POLICY)
-    ] = 0.8,
+    ] = THETA,
     beta: Annotated[
         float, typer.Option(help="Strength where a token has no importance.", rich_help_panel=opt.POLICY)
-    ] = 1.5,
+    ] = BETA,
     model: Annotated[
         str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.", rich_help_panel=opt.RUNNING)
     ] = DEMO_MODEL,

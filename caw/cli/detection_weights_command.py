@@ -14,6 +14,7 @@ from rich.table import Table
 
 from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.defaults import THETA
 from caw.detection.estimate_weights import estimate_weights, weights_by_kind
 from caw.detection.expected_weights import expected_weights, strengths_of
 from caw.detection.weights import TokenWeights
@@ -48,7 +49,7 @@ def detection_weights(
         typer.Option(help="Instead of texts: what a model said of labelled texts, a folder of `caw train-evaluator`."),
     ] = None,
     evaluator: Annotated[str | None, typer.Option(help="With --positions: weights, by name or file.")] = None,
-    theta: Annotated[float, typer.Option(help="With --positions: of the policy that will mark.")] = 0.9,
+    theta: Annotated[float, typer.Option(help="With --positions: of the policy that will mark.")] = THETA,
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
     prior: Annotated[
         float | None, typer.Option(help="Evidence that a rare token borrows from its kind [what fits best].", min=1)
@@ -63,7 +64,7 @@ def detection_weights(
 
     Examples:
 
-    - CAW_KEY=practice caw generate --model smollm2-135m --policy capacity -i prompts.jsonl -o practice.jsonl
+    - CAW_KEY=practice caw generate --model smollm2-135m -i prompts.jsonl -o practice.jsonl
     - caw detection-weights --tokenizer smollm2-135m -i practice.jsonl --config keys.yaml -o weights.safetensors
     - caw detect --tokenizer smollm2-135m --weights weights.safetensors essay.txt
     - caw detection-weights --tokenizer ./my-model --like smollm2-135m -o my.safetensors

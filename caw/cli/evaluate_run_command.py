@@ -56,8 +56,8 @@ def evaluate_run_command(
           kgw: {kind: kgw, gamma: 0.25}
         policies:
           soft: {kind: fixed, delta: 2.0}
-          hard: {kind: fixed, delta: 8.0}
-          hard+caw: {kind: capacity, theta: 0.6, delta: 8.0}
+          mid: {kind: fixed, delta: 4.0}
+          caw: {kind: capacity, theta: 0.9, beta: 2.0, delta: 4.0}
 
     Examples:
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.cli.policy_choice import choose_policy, what_marks
 from caw.decoding.facts import ModelFacts
 from caw.decoding.plan import marks_eos
 from caw.decoding.prompts import encode_prompts, fit_budget
@@ -98,7 +99,7 @@ def generate(
     payload_bits: opt.PayloadBits = None,
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
-    policy: opt.PolicyName = "fixed",
+    policy: opt.PolicyName = None,
     strength: opt.Strength = None,
     nats: opt.Nats = None,
     gap: opt.Gap = None,
@@ -142,6 +143,9 @@ def generate(
 ) -> None:
     """Generate (watermarked) texts from one prompt, or from a JSONL file of prompts.
 
+    Texts are marked by CAW, at every token as strongly as its importance allows, where the model has an evaluator;
+    else at full strength. One line on stderr says which.
+
     An output line holds id, text, tokens, finish_reason, watermark, policy, key_id (never the key) and settings, and is
     written as soon as its text is finished, so not in the order of the input. An id is the input's, or its line number.
     Interrupted or killed, the lines written stay, and the same command with --resume goes on after them.
@@ -150,7 +154,8 @@ def generate(
 
     - export CAW_KEY=...
     - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
-    - caw generate --model smollm2-135m --policy capacity --theta 0.5 --input prompts.jsonl --output out.jsonl
+    - caw generate --model smollm2-135m --input prompts.jsonl --output out.jsonl
+    - caw generate --model smollm2-135m --policy fixed --strength 0.5 --input prompts.jsonl --output out.jsonl
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
@@ -164,11 +169,11 @@ def generate(
                 "payload": payload, "payload-bits": payload_bits,
             },
         )  # fmt: skip
-        how = opt.build_policy(
-            policy,
-            {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator},
-            model,
-        )
+        of_policy = {
+            "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
+        }  # fmt: skip
+        chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
+        how = opt.build_policy(chosen, of_policy, model)
         if mark is not None:
             mark.check_strength(how.max_strength)
         elif mark_eos is not None:
@@ -193,6 +198,8 @@ def generate(
                 network, tokenizer = load_model(model, device=device, dtype=dtype)
                 good = encode_jobs(jobs, network, tokenizer, plan, source=input)
                 bad += len(jobs) - len(good)
+                if mark is not None and good:
+                    complain(what_marks(mark, how, remark))
                 bad += run_jobs(good, network, tokenizer, plan, write if output or input else _print_text, source=input)
         if bad:
             raise typer.Exit(BAD_LINES)
@@ -288,6 +295,8 @@ def open_output(
 def _as_now(line: dict[str, Any], name: str) -> Any:
     """A field of an earlier line; marks decided about ends before lines said so."""
     value = line.get(name)
+    if name == "policy" and isinstance(value, dict):
+        return {"strength" if argument == "value" else argument: v for argument, v in value.items()}
     if name == "settings" and line.get("watermark") and isinstance(value, dict):
         return {"mark_eos": True, **value}
     return value

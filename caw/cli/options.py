@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from caw.defaults import BETA, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
 from caw.evaluator.network import shipped_for
 from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
@@ -52,8 +53,8 @@ MarkName = Annotated[
 ]
 KEY_HELP = "Secret: an integer below 2^64, or text. Set CAW_KEY instead, so that it stays out of the shell's history."
 Key = Annotated[str | None, _option(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
-Gamma = Annotated[float | None, _option(MARK, "kgw, unigram: green share of the vocabulary [0.25].", "--gamma")]
-Delta = Annotated[float | None, _option(MARK, "kgw, unigram: logit bonus of green tokens [4.0].", "--delta")]
+Gamma = Annotated[float | None, _option(MARK, f"kgw, unigram: green share of the vocabulary [{GAMMA:g}].", "--gamma")]
+Delta = Annotated[float | None, _option(MARK, f"kgw, unigram: logit bonus of green tokens [{DELTA:g}].", "--delta")]
 Seeding = Annotated[
     str | None, _option(MARK, "kgw [lefthash]; other formats have more.", "--seeding", metavar="lefthash|selfhash")
 ]
@@ -70,19 +71,23 @@ VocabSize = Annotated[
 ContextWidth = Annotated[
     int | None, _option(MARK, "Tokens that seed kgw [1; selfhash 4] or exp [4].", "--context-width")
 ]
-TopKExp = Annotated[int | None, _option(MARK, "exp: tokens that race at full strength [10].", "--top-k-exp")]
+TopKExp = Annotated[int | None, _option(MARK, f"exp: tokens that race at strength 1 [{TOP_K_EXP}].", "--top-k-exp")]
 StrengthExp = Annotated[
     str | None, _option(MARK, "exp: what strength varies [top_k].", "--strength-exp", metavar="top_k|scale")
 ]
 
 PolicyName = Annotated[
-    str, _option(POLICY, "How strongly each token is marked.", "--policy", metavar="fixed|entropy|logit-delta|capacity")
+    str | None,
+    _option(POLICY, "How strongly each token is marked [capacity, which is CAW; fixed for models without evaluator].",
+            "--policy", metavar="fixed|entropy|logit-delta|capacity"),
+]  # fmt: skip
+Strength = Annotated[
+    float | None, _option(POLICY, f"fixed, entropy, logit-delta: strength where marked [{STRENGTH:g}].")
 ]
-Strength = Annotated[float | None, _option(POLICY, "fixed, entropy, logit-delta: strength where marked [1].")]
 Nats = Annotated[float | None, _option(POLICY, "entropy: mark only above this entropy.")]
 Gap = Annotated[float | None, _option(POLICY, "logit-delta: mark only below this gap of the two best logits.")]
-Theta = Annotated[float | None, _option(POLICY, "capacity: leave tokens above this importance unmarked [0.5].")]
-Beta = Annotated[float | None, _option(POLICY, "capacity: strength where a token has no importance [1].")]
+Theta = Annotated[float | None, _option(POLICY, f"capacity: leave tokens above this importance unmarked [{THETA:g}].")]
+Beta = Annotated[float | None, _option(POLICY, f"capacity: strength where a token has no importance [{BETA:g}].")]
 EvaluatorName = Annotated[
     str | None, _option(POLICY, "capacity: shipped weights by name, or a .safetensors file [the model's own].")
 ]
@@ -177,7 +182,9 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
         if field.name in ("payload_bits", "temperature") and getattr(thing, field.name) == field.default:
             continue  # rare parameters are named only where they are used
         if field.name not in ("key", "network") and getattr(thing, field.name) is not None:
-            described[field.name] = getattr(thing, field.name)
+            # in Python `strength` is what a policy does, so that its argument is called value
+            named = "strength" if isinstance(thing, Policy) and field.name == "value" else field.name
+            described[named] = getattr(thing, field.name)
     return described
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from caw.defaults import BETA, THETA
+from caw.evaluation.earlier_names import kind_now, names_now
 from caw.evaluation.generation_spec import GenerationSpec
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.inputs import read_text
@@ -30,8 +32,8 @@ STRENGTHS = {"kgw": ("delta",), "unigram": ("delta",), "exp": ("top_k",), "synth
 # parameters in the file -> arguments of the policy
 POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
     "fixed": (FixedStrength, {"strength": "value"}),
-    "entropy": (EntropyThreshold, {"threshold": "nats", "strength": "value"}),
-    "logit_delta": (LogitDeltaThreshold, {"threshold": "gap", "strength": "value"}),
+    "entropy": (EntropyThreshold, {"nats": "nats", "strength": "value"}),
+    "logit-delta": (LogitDeltaThreshold, {"gap": "gap", "strength": "value"}),
     "capacity": (CapacityPolicy, {"theta": "theta", "beta": "beta", "evaluator": "evaluator"}),
 }
 TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "stops"}  # names in the file
@@ -159,8 +161,9 @@ class Config:
         assert plan.watermark is not None and plan.policy is not None
         spec = self.policies[plan.policy]
         parameters, _ = spec.for_watermark(plan.watermark, self.watermarks[plan.watermark].kind)
-        if spec.kind == "capacity":
-            parameters.setdefault("evaluator", self.models[plan.model].evaluator)
+        if spec.kind == "capacity":  # in full, for a cell to say how its texts were made whatever the defaults become
+            own = {"theta": THETA, "beta": BETA, "evaluator": self.models[plan.model].evaluator}
+            parameters = {**own, **parameters}
         return parameters
 
     def policy(self, plan: CellPlan) -> Policy:
@@ -210,10 +213,9 @@ class Config:
                 if spec.kind == "capacity":
                     if not parameters.get("evaluator"):
                         raise ValueError(f"needs an evaluator for model {plan.model}, got none; name its weights")
-                    theta, beta = parameters.get("theta", 0.5), parameters.get("beta", 1.0)
-                    require_number("theta", theta, 0, 1, closed=True)
-                    require_number("beta", beta, 0, 100, closed=True)
-                    mark.check_strength(float(beta))
+                    require_number("theta", parameters["theta"], 0, 1, closed=True)
+                    require_number("beta", parameters["beta"], 0, 100, closed=True)
+                    mark.check_strength(float(parameters["beta"]))
                 else:
                     mark.check_strength(spec.build(parameters, None).max_strength)
             except (ValueError, TypeError) as error:
@@ -316,13 +318,16 @@ def _watermark(value: dict[str, Any], where: str) -> WatermarkSpec:
 
 
 def _policy(value: dict[str, Any], where: str, marks: Mapping[str, WatermarkSpec]) -> PolicySpec:
+    if "kind" in value:
+        value = {**value, "kind": kind_now(value["kind"])}
     kind = _kind(value, where, POLICIES)
+    value = names_now(kind, value, where)
     own = list(POLICIES[kind][1])
     strengths = sorted({name for mark in marks.values() for name in STRENGTHS[mark.kind]})
     by_watermark = {}
     for name in marks:
         if isinstance(value.get(name), Mapping):
-            by_watermark[name] = dict(value[name])
+            by_watermark[name] = names_now(kind, value[name], f"{where}.{name}")
             _only(by_watermark[name], f"{where}.{name}", [*own, *STRENGTHS[marks[name].kind]])
     parameters = {k: v for k, v in value.items() if k != "kind" and k not in by_watermark}
     _only(parameters, where, [*own, *strengths, *marks])
@@ -330,7 +335,7 @@ def _policy(value: dict[str, Any], where: str, marks: Mapping[str, WatermarkSpec
 
 
 def _kind(value: Mapping[str, Any], where: str, known: Mapping[str, Any]) -> str:
-    kind = value.get("kind", where.split(".", 1)[1])
+    kind = value.get("kind", kind_now(where.split(".", 1)[1]))
     if kind not in known:
         raise ValueError(f"{where}.kind must be one of {', '.join(known)}, got {kind!r}; choose one of these")
     return str(kind)

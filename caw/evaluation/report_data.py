@@ -16,6 +16,7 @@ import numpy as np
 
 from caw.evaluation import detectability
 from caw.evaluation.config import config_of
+from caw.evaluation.earlier_names import kind_now
 from caw.evaluation.judge import PERPLEXITY_FILE, SAID
 from caw.evaluation.quality import difference_interval
 from caw.evaluation.report_latency import Latency, read_latency
@@ -23,7 +24,7 @@ from caw.evaluation.store import Score, Store, natural, read_lines
 
 NONE = "none"
 LEVEL = 0.01  # false-positive rate of the robustness figures; p-values are exact, so it needs no calibration
-KINDS = ("fixed", "entropy", "logit_delta", "capacity")
+KINDS = ("fixed", "entropy", "logit-delta", "capacity")
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def policy_kind(policy: str) -> str:
         return "capacity"
     if "entropy" in low or "sweet" in low:
         return "entropy"
-    return "logit_delta" if "logit" in low else "fixed"
+    return "logit-delta" if "logit" in low else "fixed"
 
 
 def setting_of(row: Mapping[str, Any]) -> Setting:
@@ -162,7 +163,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
     for manifest in manifests.values():
         parameters = manifest.get("policy_parameters") or {}
         if manifest.get("policy") and parameters.get("kind"):
-            data.kinds[manifest["policy"]] = parameters["kind"]
+            data.kinds[manifest["policy"]] = kind_now(parameters["kind"])
     data.correct = _means(_grades(store), manifests, np.mean)
     lines = read_lines(place / PERPLEXITY_FILE) if (place / PERPLEXITY_FILE).exists() else []
     data.judge = "; ".join(

@@ -18,9 +18,9 @@ from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
 from caw.evaluation.report_tables import comparisons, p_value
 from caw.figure_files import svg_text
 
-COLOURS = {NONE: "#7a7f87", "fixed": "#d55e00", "entropy": "#009e73", "logit_delta": "#cc79a7", "capacity": "#0072b2"}
-MARKERS = {"fixed": "s", "entropy": "^", "logit_delta": "D", "capacity": "o"}
-NAMES = {NONE: "no watermark", "fixed": "fixed strength", "entropy": "+entropy", "logit_delta": "+logit delta",
+COLOURS = {NONE: "#7a7f87", "fixed": "#d55e00", "entropy": "#009e73", "logit-delta": "#cc79a7", "capacity": "#0072b2"}
+MARKERS = {"fixed": "s", "entropy": "^", "logit-delta": "D", "capacity": "o"}
+NAMES = {NONE: "no watermark", "fixed": "fixed strength", "entropy": "+entropy", "logit-delta": "+logit delta",
          "capacity": "+CAW"}  # fmt: skip
 DETECTION = {"tpr_at_fpr_1e2": "TPR at FPR 1 %", "auroc": "AUROC"}
 INK = "#010203"  # a colour that nothing else has: becomes the page's own text colour in HTML

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from caw.evaluation.earlier_names import policy_of_cell
 from caw.files import locked, write_whole
 from caw.inputs import lines_of, read_bounded, too_long
 from caw.jsonl import JsonlWriter, encode, line_id
@@ -33,6 +34,7 @@ GENERATIONS = re.compile(r"generations\.([0-9]+)\.jsonl")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 REMEDIES = {
     "key_id": "set CAW_KEY or `seed` as they were then",
+    "policy_parameters": "say them in the config as they were then",
     "generation": "set `generation` as it was then and score anew (caw evaluate run --scores-only)",
 }
 T = TypeVar("T")
@@ -241,6 +243,8 @@ class Store:
 def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest without what is derived or only a name: an evaluator is its digest, however its file is called."""
     kept = dict(manifest)
+    if kept.get("policy_parameters"):
+        kept["policy_parameters"] = policy_of_cell(kept["policy_parameters"])
     for name, derived in (("policy_parameters", "evaluator"), ("watermark_parameters", "vocab_size")):
         if kept.get(name):
             kept[name] = {k: v for k, v in kept[name].items() if k != derived}

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from caw.decoding.prompts import encode_prompts
+from caw.defaults import BETA
 from caw.detection import Detector
 from caw.detection.power import expected_power
 from caw.entrance import generate
@@ -142,7 +143,7 @@ class Tuner:
         )  # fmt: skip
 
 
-def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None, beta: float = 1.0) -> Tuned:
+def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None, beta: float = BETA) -> Tuned:
     """The setting with the wanted share of protected tokens, or the wanted power, or both.
 
     share alone: theta, without watermarked texts. power alone: the most protection (least theta) that reaches it at

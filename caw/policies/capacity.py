@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from caw.defaults import BETA, THETA
 from caw.evaluator import Evaluator
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.watermarks.base import require_number
@@ -31,8 +32,8 @@ class CapacityPolicy(Policy):
     """
 
     evaluator: Evaluator | str | Path
-    theta: float = 0.5
-    beta: float = 1.0
+    theta: float = THETA
+    beta: float = BETA
     network: Evaluator = field(init=False, repr=False, compare=False)
 
     looks_ahead = True

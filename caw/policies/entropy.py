@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.watermarks.base import require_number
 
@@ -18,7 +19,7 @@ class EntropyThreshold(Policy):
     """
 
     nats: float
-    value: float = 1.0
+    value: float = STRENGTH
 
     def __post_init__(self) -> None:
         require_number("nats", self.nats, 0, 100, closed=True)

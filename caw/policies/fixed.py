@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.watermarks.base import require_number
 
@@ -14,7 +15,7 @@ from caw.watermarks.base import require_number
 class FixedStrength(Policy):
     """Mark every token at `value`; 1 is the watermark's own full strength, 0 leaves the text unmarked."""
 
-    value: float = 1.0
+    value: float = STRENGTH
 
     def __post_init__(self) -> None:
         require_number("strength", self.value, 0, MAX_STRENGTH, closed=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.watermarks.base import require_number
 
@@ -15,7 +16,7 @@ class LogitDeltaThreshold(Policy):
     """Mark at `value` where top-1 minus top-2 logit is below `gap`; else not at all."""
 
     gap: float
-    value: float = 1.0
+    value: float = STRENGTH
 
     def __post_init__(self) -> None:
         require_number("gap", self.gap, 0, 1e6, closed=True)

@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from caw.defaults import TOP_K_EXP
 from caw.record import RECORD_SIZE
 from caw.watermarks import prf
 from caw.watermarks.base import (
@@ -74,7 +75,7 @@ class EXP(VocabularyBound):
     Raises TypeError or ValueError naming the argument.
     """
 
-    top_k: int = 10
+    top_k: int = TOP_K_EXP
     strength: Literal["top_k", "scale"] = "top_k"
     context_width: int = 4
     deduplicate: bool = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.defaults import DELTA, GAMMA
 from caw.watermarks import prf
 from caw.watermarks.base import Position, Watermark, require_number
 from caw.watermarks.ladder import Ladder, Rule, reweight_ladder
@@ -18,8 +19,8 @@ MAX_DELTA = 1e4
 class GreenList(Watermark):
     """A watermark that adds delta to the logits of green tokens."""
 
-    gamma: float = 0.25
-    delta: float = 4.0
+    gamma: float = GAMMA
+    delta: float = DELTA
 
     @property
     def rule(self) -> Rule:

@@ -64,7 +64,8 @@ def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> 
     result = generate(model, "--input", str(source), "--output", str(out))
     assert result.exit_code == 1
     assert sorted(line["id"] for line in read(out)) == [1, 6]
-    complaints = result.stderr.splitlines()
+    *complaints, marks = result.stderr.splitlines()
+    assert marks.startswith("caw: marking with kgw")
     assert [c.split(": ")[1] for c in complaints] == [f"{source}, line {number}" for number in (2, 3, 4, 5)]
     assert "at least one token" in complaints[2] and "512 positions" in complaints[3]
     assert not any("prompt 0" in c for c in complaints)
@@ -85,7 +86,7 @@ def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch:
     result = generate(model, "--input", str(source))
     assert result.exit_code == 1
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [3]
-    assert result.stderr.splitlines()[1:] == [f"caw: {source}, line 2: expected finite logits"]
+    assert result.stderr.splitlines()[2:] == [f"caw: {source}, line 2: expected finite logits"]
     alone = generate(model, "--prompt", "a")
     assert alone.exit_code == 2 and "expected finite logits" in alone.stderr and "prompt 0" not in alone.stderr
 
@@ -98,7 +99,7 @@ def test_a_prompt_that_leaves_little_room_is_warned_about(model: str, tmp_path: 
     source.write_text(json.dumps({"prompt": prompt}) + "\n")
     result = generate(model, "--input", str(source))
     assert result.exit_code == 0
-    assert re.findall(r"line 1: warning: the prompt has \d+ tokens", result.stderr) and result.stderr.count("\n") == 1
+    assert re.findall(r"line 1: warning: the prompt has \d+ tokens", result.stderr) and result.stderr.count("\n") == 2
     assert len(json.loads(result.stdout)["tokens"]) <= 12
 
 

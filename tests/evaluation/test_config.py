@@ -11,6 +11,7 @@ import yaml
 
 import caw
 from caw.evaluation.config import CellPlan, config_of, parse_config, read_config
+from caw.evaluation.store import comparable
 
 BASE: dict[str, Any] = {
     "output": "runs/x",
@@ -19,7 +20,7 @@ BASE: dict[str, Any] = {
     "watermarks": {"kgw": {"gamma": 0.5}, "race": {"kind": "exp"}},
     "policies": {
         "soft": {"kind": "fixed", "delta": 2.0, "race": {"top_k": 2}},
-        "entropy": {"threshold": 0.9},
+        "entropy": {"nats": 0.9},
         "caw": {"kind": "capacity", "theta": 0.6, "kgw": {"delta": 8.0, "beta": 2.0}, "race": {"top_k": 5}},
     },
     "keys": 2,
@@ -58,7 +59,7 @@ def test_names_become_watermarks_and_policies(tmp_path: Path) -> None:
     policy = config.policy(CellPlan("m", "gsm8k", "kgw", "caw", 0))
     assert isinstance(policy, caw.CapacityPolicy) and (policy.theta, policy.beta) == (0.6, 2.0)
     assert config.watermark(CellPlan("m", "gsm8k", "kgw", "caw", 0)).full == 8.0
-    assert config.policy(CellPlan("m", "gsm8k", "race", "caw", 0)).max_strength < 1.0001
+    assert config.policy(CellPlan("m", "gsm8k", "race", "caw", 0)) == caw.CapacityPolicy("smollm2-135m", 0.6)
 
 
 def test_cells_come_in_order_of_the_entries_with_unmarked_texts_first() -> None:
@@ -112,7 +113,7 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("watermarks/kgw/gama", 0.5, "watermarks.kgw has an unknown field 'gama'; known: gamma, delta"),
         ("watermarks/kgw/key", 5, "must not hold a key"),
         ("watermarks/none", {"kind": "kgw"}, "the name none means unmarked"),
-        ("policies/soft/kind", "firm", "policies.soft.kind must be one of fixed, entropy, logit_delta, capacity"),
+        ("policies/soft/kind", "firm", "policies.soft.kind must be one of fixed, entropy, logit-delta, capacity"),
         (
             "policies/soft/thet",
             1,
@@ -121,7 +122,7 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("policies/soft/race", {"delta": 2}, "policies.soft.race has an unknown field 'delta'; known: strength, top_k"),
         ("policies/soft", {"kind": "fixed", "delta": 2.0}, "soft with watermark race: sets the strength of others?"),
         ("policies/soft/delta", "two", "policy soft with watermark kgw: delta must be a number"),
-        ("policies/entropy/threshold", -1, "policy entropy with watermark kgw: nats must be"),
+        ("policies/entropy/nats", -1, "policy entropy with watermark kgw: nats must be"),
         ("policies/caw/theta", 2, "policy caw with watermark kgw: theta must be"),
         ("models/m/evaluator", ..., "policy caw with watermark kgw: needs an evaluator for model m"),
         ("policies/caw/race", {"top_k": 60, "beta": 2}, "strength . top_k must be at most 100"),
@@ -146,3 +147,44 @@ def test_text_that_is_no_config() -> None:
         parse_config("a: [1,")
     with pytest.raises(ValueError, match="must be a mapping of names, found list"):
         parse_config("- 1")
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({"kind": "entropy", "threshold": 0.9}, {"kind": "entropy", "nats": 0.9}),
+        ({"kind": "logit_delta", "threshold": 2.0}, {"kind": "logit-delta", "gap": 2.0}),
+        (
+            {"kind": "entropy", "kgw": {"threshold": 0.5}, "race": {"threshold": 0.7}},
+            {"kind": "entropy", "kgw": {"nats": 0.5}, "race": {"nats": 0.7}},
+        ),
+    ],
+)
+def test_names_from_before_mean_those_of_today(then: dict[str, Any], now: dict[str, Any]) -> None:
+    """The command line said --nats and --gap where the file said threshold for both."""
+    read = [config_of(changed("policies/entropy", value)) for value in (then, now)]
+    assert read[0].policies["entropy"] == read[1].policies["entropy"]
+    policies = [config.policy(CellPlan("m", "gsm8k", "kgw", "entropy", 0)) for config in read]
+    assert policies[0] == policies[1]
+
+
+def test_a_kind_from_before_as_a_name() -> None:
+    config = config_of({**changed("policies", {"logit_delta": {"threshold": 3}}), "runs": "all"})
+    assert config.policy(CellPlan("m", "gsm8k", "kgw", "logit_delta", 0)) == caw.LogitDeltaThreshold(3)
+
+
+def test_both_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="has both threshold and nats, which mean the same"):
+        config_of(changed("policies/entropy", {"threshold": 0.9, "nats": 0.9}))
+
+
+def test_cells_from_before_were_made_with_the_defaults_of_then() -> None:
+    """Cells left out what the config did; theta was .5 and beta 1 where it was silent."""
+    then = {"policy_parameters": {"kind": "capacity", "theta": 0.9, "evaluator": "x"}}
+    now = {"policy_parameters": {"kind": "capacity", "theta": 0.9, "beta": 1.0, "evaluator": "x"}}
+    assert comparable(then) == comparable(now)
+    assert comparable(then) != comparable({"policy_parameters": {**now["policy_parameters"], "beta": 2.0}})
+    silent = comparable({"policy_parameters": {"kind": "capacity"}})["policy_parameters"]
+    assert silent == {"kind": "capacity", "theta": 0.5, "beta": 1.0}
+    entropy = {"policy_parameters": {"kind": "entropy", "threshold": 0.9}}
+    assert comparable(entropy)["policy_parameters"] == {"kind": "entropy", "nats": 0.9}

@@ -10,6 +10,7 @@ import torch
 from tiny import tiny_model, tiny_tokenizer
 
 import caw
+from caw.defaults import BETA
 from caw.evaluation.tune import BETAS, SHARES, Point, Tuner, encode, plot, tune
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.testing import margin
@@ -50,7 +51,7 @@ def test_power_finds_the_most_protection_in_five_runs(needed):
     tuner.power_of = lambda theta, beta: 0.99 if theta >= least else 0.1
     tuned = tune(tuner, power=0.95)
     assert tuned.reached and tuned.chosen.theta == least and tuned.chosen.power == 0.99
-    assert len(tuner.calls) <= 5 and tuner.calls[0] == (1.0, 1.0) and len(set(tuner.calls)) == len(tuner.calls)
+    assert len(tuner.calls) <= 5 and tuner.calls[0] == (1.0, BETA) and len(set(tuner.calls)) == len(tuner.calls)
     assert sum(p.power is not None for p in tuned.curve) == len(tuner.calls)
     assert [p.theta for p in tuned.curve] == sorted(p.theta for p in tuned.curve)
 

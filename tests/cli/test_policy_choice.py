@@ -1,0 +1,89 @@
+"""`caw generate` marks by CAW where it can, and says what marked the texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.running import generate, write_prompts
+
+import caw
+from caw import defaults
+from caw.cli import policy_choice
+from caw.cli.policy_choice import NO_EVALUATOR, choose_policy, what_marks
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "model", "marked", "expected"),
+    [
+        (None, {}, "smollm2-135m", True, ("capacity", "")),
+        (None, {}, "qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf", True, ("capacity", "")),
+        (None, {"theta": None}, "./other", True, ("fixed", NO_EVALUATOR)),
+        ("fixed", {}, "smollm2-135m", True, ("fixed", "")),
+        (None, {}, "smollm2-135m", False, ("fixed", "")),
+        (None, {"strength": 0.5}, "smollm2-135m", True, ("fixed", "")),
+        (None, {"nats": 1.0, "strength": 0.5}, "smollm2-135m", True, ("entropy", "")),
+        (None, {"gap": 1.0}, "smollm2-135m", True, ("logit-delta", "")),
+        (None, {"theta": 0.5}, "./other", True, ("capacity", "")),
+        (None, {"evaluator": "my.safetensors"}, "./other", True, ("capacity", "")),
+    ],
+)
+def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked: bool, expected: Any) -> None:
+    assert choose_policy(name, options, model, marked=marked) == expected
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (caw.KGW(1), f"marking with kgw (delta {defaults.DELTA:g}), "),
+        (caw.Unigram(1, delta=1.5), "marking with unigram (delta 1.5), "),
+        (caw.EXP(1), f"marking with exp (top_k {defaults.TOP_K_EXP}), "),
+        (caw.SynthID(1), "marking with synthid (depth 30), "),
+    ],
+)
+def test_the_line_names_what_decides(mark: Any, said: str) -> None:
+    line = what_marks(mark, caw.CapacityPolicy("smollm2-135m"))
+    numbers = f"theta {defaults.THETA:g}, beta {defaults.BETA:g}"
+    assert line == f"{said}policy capacity (evaluator smollm2-135m, {numbers})"
+    assert what_marks(mark, caw.FixedStrength(), "why") == f"{said}policy fixed (strength 1): why"
+
+
+def test_a_model_without_evaluator_is_marked_fully_and_says_so(model: str, tmp_path: Path) -> None:
+    prompts, output = write_prompts(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    done = generate(model, "-i", str(prompts), "-o", str(output))
+    expected = f"caw: marking with kgw (delta 4), policy fixed (strength 1): {NO_EVALUATOR}\n"
+    assert (done.exit_code, done.stderr) == (0, expected)
+    lines = output.read_text().splitlines(keepends=True)
+    assert json.loads(lines[0])["policy"] == {"name": "fixed", "strength": 1.0}
+    output.write_text("".join(lines[:1]))
+    again = generate(model, "-i", str(prompts), "-o", str(output), "--resume")
+    assert again.stderr.endswith(expected) and output.read_text() == "".join(lines)
+
+
+def test_a_model_with_evaluator_is_marked_by_caw(
+    model: str, evaluator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (policy_choice, policy_choice.opt):
+        monkeypatch.setattr(module, "shipped_for", lambda name: evaluator)
+    output = tmp_path / "out.jsonl"
+    done = generate(model, "--prompt", "the sky", "-o", str(output))
+    numbers = {"theta": defaults.THETA, "beta": defaults.BETA}
+    assert done.exit_code == 0 and "policy capacity" in done.stderr and "theta 0.9, beta 2" in done.stderr
+    assert json.loads(output.read_text())["policy"] == {"name": "capacity", "evaluator": evaluator, **numbers}
+    plain = generate(model, "--prompt", "the sky", "--policy", "fixed")
+    assert plain.stderr == "caw: marking with kgw (delta 4), policy fixed (strength 1)\n"
+
+
+def test_lines_from_before_are_continued(model: str, tmp_path: Path) -> None:
+    """A policy's strength was called value in them."""
+    prompts, output = write_prompts(tmp_path / "in.jsonl", 2), tmp_path / "out.jsonl"
+    assert generate(model, "-i", str(prompts), "-o", str(output)).exit_code == 0
+    first = json.loads(output.read_text().splitlines()[0])
+    first["policy"] = {"name": "fixed", "value": 1.0}
+    output.write_text(json.dumps(first) + "\n")
+    assert generate(model, "-i", str(prompts), "-o", str(output), "--resume").exit_code == 0
+    assert len(output.read_text().splitlines()) == 2

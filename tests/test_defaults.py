@@ -1,0 +1,155 @@
+"""One set of defaults, said in caw/defaults.py and nowhere else.
+
+theta was .5 in the library, .8 in the demo and README, .6 in the evaluation's example and .9 in the published runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoding.architectures import build, prompt, spread_evaluator, tokenizer
+
+import caw
+from caw import defaults
+from caw.benchmark import BenchmarkSettings, modes
+from caw.cli import options as opt
+from caw.cli.demo_command import demo
+from caw.cli.detection_weights_command import detection_weights
+from caw.cli.evaluate_run_command import evaluate_run_command
+from caw.evaluation.config import config_of, read_config
+from caw.evaluation.earlier_names import policy_of_cell
+
+ROOT = Path(__file__).parents[1]
+PUBLISHED = sorted((ROOT / "benchmarks" / "evaluation").glob("*.yaml"))
+NUMBERS = {
+    "gamma": defaults.GAMMA, "delta": defaults.DELTA, "theta": defaults.THETA, "beta": defaults.BETA,
+    "top_k": defaults.TOP_K_EXP, "value": defaults.STRENGTH,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [caw.KGW, caw.Unigram, caw.EXP, caw.CapacityPolicy, caw.FixedStrength, caw.EntropyThreshold,
+     caw.LogitDeltaThreshold, BenchmarkSettings],
+)  # fmt: skip
+def test_the_library_takes_them(kind: Any) -> None:
+    own = {field.name: field.default for field in fields(kind) if field.name in NUMBERS}
+    assert own and own == {name: NUMBERS[name] for name in own}
+
+
+@pytest.mark.parametrize("command", [demo, detection_weights])
+def test_commands_take_them(command: Any) -> None:
+    own = {name: p.default for name, p in inspect.signature(command).parameters.items() if name in NUMBERS}
+    assert own and own == {name: NUMBERS[name] for name in own}
+
+
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [(opt.Gamma, "gamma"), (opt.Delta, "delta"), (opt.Theta, "theta"), (opt.Beta, "beta"), (opt.TopKExp, "top_k"),
+     (opt.Strength, "value")],
+)  # fmt: skip
+def test_help_says_them(option: Any, number: str) -> None:
+    assert option.__metadata__[0].help.endswith(f"[{NUMBERS[number]:g}].")
+
+
+def test_configs_take_them() -> None:
+    config = config_of({
+        "output": "x", "models": {"m": {"source": "smollm2-135m", "evaluator": "smollm2-135m"}},
+        "tasks": {"gsm8k": {"data": "data"}}, "watermarks": {"kgw": {}}, "policies": {"capacity": {}},
+    })  # fmt: skip
+    plan = config.plan()[-1]
+    assert config.policy(plan) == caw.CapacityPolicy("smollm2-135m")
+    assert config.policy_parameters(plan) == {
+        "theta": defaults.THETA, "beta": defaults.BETA, "evaluator": "smollm2-135m",
+    }  # fmt: skip
+
+
+def test_the_example_of_a_config_is_them() -> None:
+    example = evaluate_run_command.__doc__ or ""
+    assert f"theta: {defaults.THETA}, beta: {defaults.BETA}, delta: {defaults.DELTA}" in example
+
+
+def test_readme_says_no_other_numbers() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```(?:python|bash)\n(.*?)```", text, re.DOTALL)
+    said = [found for e in examples for found in re.findall(r"(?:--)?(theta|beta|delta|gamma)[ =]([\d.]+)", e)]
+    assert all(float(number) == NUMBERS[name] for name, number in said)
+
+
+def test_no_number_is_said_twice() -> None:
+    """A default that stands somewhere else, too, is one that will differ some day."""
+    literal = re.compile(
+        r"^[^#]*\b(theta|beta|gamma|delta|DELTA|GAMMA)\b(: float)? = \d|\.get\(\"(theta|beta|delta)\", \d"
+    )
+    hits = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in sorted((ROOT / "caw").rglob("*.py"))
+        if path.name not in ("defaults.py", "earlier_names.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if literal.search(line)
+    ]
+    assert not hits
+
+
+def test_they_are_the_setting_of_the_published_runs() -> None:
+    """hard+caw had delta 8 and beta 1; half of the one and twice the other is the same strength, bit by bit."""
+    config = read_config(ROOT / "benchmarks" / "evaluation" / "qwen05keys.yaml")
+    [plan] = [p for p in config.plan() if p.policy == "hard+caw" and p.key == 0]
+    mark, policy = config.watermark(plan), config.policy_parameters(plan)
+    assert isinstance(mark, caw.KGW) and mark.gamma == defaults.GAMMA and policy["theta"] == defaults.THETA
+    assert mark.delta * policy["beta"] == defaults.DELTA * defaults.BETA
+    model = build("llama")
+    network, texts = spread_evaluator(model), []
+    for delta, beta in ((mark.delta, policy["beta"]), (defaults.DELTA, defaults.BETA)):
+        out = caw.generate(
+            model, tokenizer(), [prompt(9), prompt(5, seed=2)], watermark=caw.KGW(3, delta=delta),
+            policy=caw.CapacityPolicy(network, beta=beta), max_new_tokens=24,
+        )  # fmt: skip
+        texts.append(out.sequences)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("mark", [caw.KGW(1), caw.Unigram(1), caw.EXP(1), caw.SynthID(1)])
+def test_every_watermark_serves_them(mark: Any) -> None:
+    mark.check_strength(caw.CapacityPolicy("smollm2-135m").max_strength)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_configs_lean_on_no_default(path: Path) -> None:
+    """Whatever the defaults become, the configs mean what was run, and the cells that were run are theirs."""
+    config = read_config(path)
+    for plan in config.plan():
+        if plan.policy is None or plan.watermark is None:
+            continue
+        parameters, strength = config.policies[plan.policy].for_watermark(
+            plan.watermark, config.watermarks[plan.watermark].kind
+        )
+        assert strength
+        if config.policies[plan.policy].kind == "capacity":
+            assert {"theta", "beta"} <= parameters.keys()
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_cells_are_those_of_their_configs(path: Path) -> None:
+    config = read_config(path)
+    cells = ROOT / "benchmarks" / "results" / f"evaluation_{path.stem}" / "cells"
+    seen = 0
+    for plan in config.plan():
+        file = cells / plan.name / "cell.json"
+        if not file.is_file() or plan.policy is None:
+            continue
+        kept = json.loads(file.read_text())["policy_parameters"]
+        planned = {"kind": config.policies[plan.policy].kind, **config.policy_parameters(plan)}
+        assert {**policy_of_cell(kept), "evaluator": None} == {**planned, "evaluator": None}
+        seen += 1
+    assert seen
+
+
+def test_what_benchmarks_mark_with() -> None:
+    assert modes.WATERMARKS["kgw"]() == caw.KGW(modes.KEY) and modes.WATERMARKS["exp"]() == caw.EXP(modes.KEY)
