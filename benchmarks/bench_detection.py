@@ -1,6 +1,6 @@
 """How well marked texts are found, and what marking changed: plain, KGW and CAW texts of the same prompts.
 
-    python benchmarks/bench_detection.py [--tokens 200] [--delta 4] [--theta 0.9] [--beta 2] [--out r.json]
+    python benchmarks/bench_detection.py [--tokens 200] [--delta 4] [--theta 0.9] [--beta 1] [--out r.json]
 
 Greedy, with the model's chat template. Every text is tested from the text alone, the plain one too (its rate is that of
 false alarms). "changed" is the share of tokens that the watermark chose differently from the model; "surprise" is the
@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 import caw
-from caw.defaults import BETA, DELTA, THETA
+from caw.defaults import BETA_BY_MODEL, DELTA, THETA
+from caw.models import DEMO_MODEL
 
 PROMPTS = (
     "Tell me about the history of tea.",
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--delta", type=float, default=DELTA)
     parser.add_argument("--theta", type=float, default=THETA)
-    parser.add_argument("--beta", type=float, default=BETA)
+    parser.add_argument("--beta", type=float, default=BETA_BY_MODEL[DEMO_MODEL])
     parser.add_argument("--key", default="caw benchmark")
     parser.add_argument("--fpr", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=1)

@@ -19,11 +19,13 @@ import caw
 from caw import defaults
 from caw.benchmark import BenchmarkSettings, modes
 from caw.cli import options as opt
+from caw.cli.benchmark_command import benchmark
 from caw.cli.demo_command import demo
 from caw.cli.detection_weights_command import detection_weights
 from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.evaluation.config import config_of, read_config
 from caw.evaluation.earlier_names import policy_of_cell
+from caw.evaluator import Evaluator, FeatureSpec
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = sorted((ROOT / "benchmarks" / "evaluation").glob("*.yaml"))
@@ -40,22 +42,41 @@ NUMBERS = {
 )  # fmt: skip
 def test_the_library_takes_them(kind: Any) -> None:
     own = {field.name: field.default for field in fields(kind) if field.name in NUMBERS}
-    assert own and own == {name: NUMBERS[name] for name in own}
+    assert own and own == {name: None if name == "beta" else NUMBERS[name] for name in own}
 
 
-@pytest.mark.parametrize("command", [demo, detection_weights])
+@pytest.mark.parametrize("command", [demo, detection_weights, benchmark])
 def test_commands_take_them(command: Any) -> None:
     own = {name: p.default for name, p in inspect.signature(command).parameters.items() if name in NUMBERS}
-    assert own and own == {name: NUMBERS[name] for name in own}
+    assert own and own == {name: None if name == "beta" else NUMBERS[name] for name in own}
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "beta"),
+    [("smollm2-135m", 1.0), ("smollm2-135m-raw", 1.0), ("qwen2.5-coder-0.5b", 2.0), ("qwen2.5-coder-1.5b-cot", 2.0)],
+)
+def test_beta_is_that_of_the_evaluators_model(evaluator: str, beta: float) -> None:
+    assert caw.CapacityPolicy(evaluator).beta == caw.CapacityPolicy(Evaluator.load(evaluator)).beta == beta
+    assert caw.CapacityPolicy(evaluator, beta=3).beta == 3
+    assert beta == defaults.BETA_BY_MODEL.get(evaluator.removesuffix("-raw"), defaults.BETA)
+
+
+def test_an_evaluator_of_another_model_takes_everybodys_beta() -> None:
+    network = Evaluator(FeatureSpec(), hidden=2, provenance={"model": "some/Other-7B"})
+    assert caw.CapacityPolicy(network).beta == caw.CapacityPolicy(Evaluator(FeatureSpec(), 2)).beta == defaults.BETA
 
 
 @pytest.mark.parametrize(
     ("option", "number"),
-    [(opt.Gamma, "gamma"), (opt.Delta, "delta"), (opt.Theta, "theta"), (opt.Beta, "beta"), (opt.TopKExp, "top_k"),
+    [(opt.Gamma, "gamma"), (opt.Delta, "delta"), (opt.Theta, "theta"), (opt.TopKExp, "top_k"),
      (opt.Strength, "value")],
 )  # fmt: skip
 def test_help_says_them(option: Any, number: str) -> None:
     assert option.__metadata__[0].help.endswith(f"[{NUMBERS[number]:g}].")
+
+
+def test_help_says_beta() -> None:
+    assert opt.Beta.__metadata__[0].help.endswith(f"[{defaults.BETA:g}; 1 for smollm2-135m].")
 
 
 def test_configs_take_them() -> None:
@@ -66,13 +87,15 @@ def test_configs_take_them() -> None:
     plan = config.plan()[-1]
     assert config.policy(plan) == caw.CapacityPolicy("smollm2-135m")
     assert config.policy_parameters(plan) == {
-        "theta": defaults.THETA, "beta": defaults.BETA, "evaluator": "smollm2-135m",
+        "theta": defaults.THETA, "beta": defaults.BETA_BY_MODEL["smollm2-135m"], "evaluator": "smollm2-135m",
     }  # fmt: skip
 
 
 def test_the_example_of_a_config_is_them() -> None:
     example = evaluate_run_command.__doc__ or ""
-    assert f"theta: {defaults.THETA}, beta: {defaults.BETA}, delta: {defaults.DELTA}" in example
+    assert "smollm2: {source: smollm2-135m" in example
+    beta = defaults.BETA_BY_MODEL["smollm2-135m"]
+    assert f"theta: {defaults.THETA}, beta: {beta}, delta: {defaults.DELTA}" in example
 
 
 def test_readme_says_no_other_numbers() -> None:

@@ -16,7 +16,7 @@ from caw.benchmark.machine import about
 from caw.benchmark.models import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.modes import OTHERS, PLAIN, Job, call_of, check_modes
 from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run
-from caw.defaults import BETA, THETA
+from caw.defaults import THETA
 from caw.models import DEMO_MODEL
 from caw.watermarks.base import require_int, require_number
 
@@ -34,7 +34,8 @@ class BenchmarkSettings:
         modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
         candidates: candidate slots with which the look-ahead of EXP is repeated.
-        rounds: repetitions of a case; max_seconds: none is begun after so many. theta, beta: of the capacity policy.
+        rounds: repetitions of a case; max_seconds: none is begun after so many. theta, beta: of the capacity policy
+            (beta None = its own default).
         memory: measure peak memory too (on a CPU in a fresh process per mode).
         allow_differences: go on where modes that must give the same tokens do not; the report says so.
 
@@ -51,7 +52,7 @@ class BenchmarkSettings:
     candidates: tuple[int, ...] = ()
     rounds: int = 10
     theta: float = THETA
-    beta: float = BETA
+    beta: float | None = None
     dtype: str = "auto"
     device: str | None = None
     threads: int | None = None
@@ -73,7 +74,8 @@ class BenchmarkSettings:
         if self.max_seconds is not None:
             require_number("max_seconds", self.max_seconds, 0, 1e6, closed=True)
         require_number("theta", self.theta, 0, 1, closed=True)
-        require_number("beta", self.beta, 0, 100, closed=True)
+        if self.beta is not None:
+            require_number("beta", self.beta, 0, 100, closed=True)
         object.__setattr__(self, "modes", check_modes(self.modes))
 
 

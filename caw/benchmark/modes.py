@@ -60,7 +60,7 @@ class Job:
     subject: Subject
     prompts: list[list[int]]
     theta: float
-    beta: float
+    beta: float | None
     slots: int | None = None
 
 
@@ -107,7 +107,7 @@ def parts_of(mode: str, job: Job) -> tuple[Watermark | None, Policy | None, str]
     policies: dict[str, Callable[[], Policy]] = {
         "": FixedStrength,
         "entropy": lambda: EntropyThreshold(NATS),
-        "caw": lambda: CapacityPolicy(job.subject.evaluator, theta=job.theta, beta=job.beta),
+        "caw": lambda: CapacityPolicy(job.subject.evaluator, theta=job.theta, beta=job.beta),  # type: ignore[arg-type]
     }
     return watermark, policies[policy_name](), branching or "tree"
 

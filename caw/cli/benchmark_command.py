@@ -20,6 +20,7 @@ from caw.benchmark.modes import PLAIN
 from caw.benchmark.plot import plot, require_matplotlib
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.defaults import THETA
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL
 
@@ -52,8 +53,8 @@ def benchmark(
     allow_differences: Annotated[
         bool, _option(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
     ] = False,
-    theta: Annotated[float, _option(opt.POLICY, "Leave tokens above this importance unmarked.")] = 0.8,
-    beta: Annotated[float, _option(opt.POLICY, "Strength where a token has no importance.")] = 1.0,
+    theta: Annotated[float, _option(opt.POLICY, "Leave tokens above this importance unmarked.")] = THETA,
+    beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
     json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was measured.", "--json")] = None,
     plot_file: Annotated[Path | None, _option(OUTPUT, "SVG or image file: bars of time and memory.", "--plot")] = None,

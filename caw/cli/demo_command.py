@@ -10,7 +10,7 @@ from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.defaults import BETA, DELTA, GAMMA, THETA
+from caw.defaults import DELTA, GAMMA, THETA
 from caw.demo import render, run_demo
 from caw.demo_page import page
 from caw.files import check_paths, write_text
@@ -34,9 +34,7 @@ def demo(
     theta: Annotated[
         float, typer.Option(help="Leave tokens above this importance unmarked.", rich_help_panel=opt.POLICY)
     ] = THETA,
-    beta: Annotated[
-        float, typer.Option(help="Strength where a token has no importance.", rich_help_panel=opt.POLICY)
-    ] = BETA,
+    beta: opt.Beta = None,
     model: Annotated[
         str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.", rich_help_panel=opt.RUNNING)
     ] = DEMO_MODEL,

@@ -57,7 +57,7 @@ def evaluate_run_command(
         policies:
           soft: {kind: fixed, delta: 2.0}
           mid: {kind: fixed, delta: 4.0}
-          caw: {kind: capacity, theta: 0.9, beta: 2.0, delta: 4.0}
+          caw: {kind: capacity, theta: 0.9, beta: 1.0, delta: 4.0}
 
     Examples:
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from caw.defaults import BETA, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
+from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
 from caw.evaluator.network import shipped_for
 from caw.models import DTYPES, resolve_device
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
@@ -47,6 +47,7 @@ def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
+BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
 WatermarkName = Annotated[str, _option(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|synthid|none")]
 MarkName = Annotated[
     str, _option(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp|synthid")
@@ -87,7 +88,9 @@ Strength = Annotated[
 Nats = Annotated[float | None, _option(POLICY, "entropy: mark only above this entropy.")]
 Gap = Annotated[float | None, _option(POLICY, "logit-delta: mark only below this gap of the two best logits.")]
 Theta = Annotated[float | None, _option(POLICY, f"capacity: leave tokens above this importance unmarked [{THETA:g}].")]
-Beta = Annotated[float | None, _option(POLICY, f"capacity: strength where a token has no importance [{BETA:g}].")]
+Beta = Annotated[
+    float | None, _option(POLICY, f"capacity: strength where a token has no importance [{BETA:g}; {BETA_HELP}].")
+]
 EvaluatorName = Annotated[
     str | None, _option(POLICY, "capacity: shipped weights by name, or a .safetensors file [the model's own].")
 ]

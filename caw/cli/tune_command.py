@@ -45,7 +45,8 @@ def tune_command(
         int | None, _option(TARGET, "Length of the texts that --power is about [--max-new-tokens].", min=1)
     ] = None,
     beta: Annotated[
-        float | None, _option(TARGET, "Strength where a token has no importance [1]; with both targets it is chosen.")
+        float | None,
+        _option(TARGET, "Strength where a token has no importance [as for generate]; with both targets it is chosen."),
     ] = None,
     watermark: opt.MarkName = "kgw",
     key: opt.Key = None,

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from caw.defaults import BETA, THETA
+from caw.defaults import THETA
 from caw.evaluation.earlier_names import kind_now, names_now
 from caw.evaluation.generation_spec import GenerationSpec
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
+from caw.evaluator import default_beta
 from caw.inputs import read_text
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
@@ -162,8 +163,9 @@ class Config:
         spec = self.policies[plan.policy]
         parameters, _ = spec.for_watermark(plan.watermark, self.watermarks[plan.watermark].kind)
         if spec.kind == "capacity":  # in full, for a cell to say how its texts were made whatever the defaults become
-            own = {"theta": THETA, "beta": BETA, "evaluator": self.models[plan.model].evaluator}
-            parameters = {**own, **parameters}
+            parameters = {"theta": THETA, "evaluator": self.models[plan.model].evaluator, **parameters}
+            if "beta" not in parameters and parameters["evaluator"]:
+                parameters["beta"] = default_beta(parameters["evaluator"])
         return parameters
 
     def policy(self, plan: CellPlan) -> Policy:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch.nn.functional import dropout
 
+from caw.defaults import BETA, BETA_BY_MODEL
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.token_classes import CLASSES, class_table
 from caw.files import write_whole
@@ -193,6 +194,19 @@ def shipped_for(model_name: str | Path) -> str | None:
     """Name of the shipped evaluator of a model, however it is named (hub id, folder, .gguf file); None without one."""
     plain = _plain_name(model_name)
     return plain if plain in shipped() else None
+
+
+def default_beta(evaluator: Evaluator | str | Path) -> float:
+    """The beta of a capacity policy that names none: that of the model which the evaluator was trained for.
+
+    For weights that cannot be read it is everybody's; whoever uses them will say what is wrong.
+    """
+    if not isinstance(evaluator, Evaluator):
+        try:
+            evaluator = Evaluator.load(evaluator)
+        except (OSError, ValueError):
+            return BETA
+    return BETA_BY_MODEL.get(_plain_name(str(evaluator.provenance.get("model") or "")), BETA)
 
 
 def shipped() -> list[str]:

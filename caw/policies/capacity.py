@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from caw.defaults import BETA, THETA
-from caw.evaluator import Evaluator
+from caw.defaults import THETA
+from caw.evaluator import Evaluator, default_beta
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.watermarks.base import require_number
 
@@ -28,19 +28,20 @@ class CapacityPolicy(Policy):
     Args:
         evaluator: name of shipped weights, path of a .safetensors file, or an Evaluator.
         theta: threshold in [0, 1]; tokens with capacity above it stay unmarked, 0 protects everything.
-        beta: strength that a token of no importance gets.
+        beta: strength that a token of no importance gets; None = what suits the evaluator's model (`caw.defaults`).
     """
 
     evaluator: Evaluator | str | Path
     theta: float = THETA
-    beta: float = BETA
+    beta: float = None  # type: ignore[assignment]  # a number from the moment it exists
     network: Evaluator = field(init=False, repr=False, compare=False)
 
     looks_ahead = True
 
     def __post_init__(self) -> None:
         require_number("theta", self.theta, 0, 1, closed=True)
-        require_number("beta", self.beta, 0, MAX_STRENGTH, closed=True)
+        if self.beta is not None:
+            require_number("beta", self.beta, 0, MAX_STRENGTH, closed=True)
         if not isinstance(self.evaluator, (Evaluator, str, Path)):
             raise TypeError(
                 f"evaluator must be a name, a path or a caw Evaluator, got {type(self.evaluator).__name__}; pass e.g. "
@@ -49,6 +50,8 @@ class CapacityPolicy(Policy):
         network = self.evaluator if isinstance(self.evaluator, Evaluator) else Evaluator.load(self.evaluator)
         network.check_numbers()
         object.__setattr__(self, "network", network)
+        if self.beta is None:
+            object.__setattr__(self, "beta", default_beta(network))
 
     @property
     def max_strength(self) -> float:

@@ -47,7 +47,7 @@ def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked:
 )
 def test_the_line_names_what_decides(mark: Any, said: str) -> None:
     line = what_marks(mark, caw.CapacityPolicy("smollm2-135m"))
-    numbers = f"theta {defaults.THETA:g}, beta {defaults.BETA:g}"
+    numbers = f"theta {defaults.THETA:g}, beta {defaults.BETA_BY_MODEL['smollm2-135m']:g}"
     assert line == f"{said}policy capacity (evaluator smollm2-135m, {numbers})"
     assert what_marks(mark, caw.FixedStrength(), "why") == f"{said}policy fixed (strength 1): why"
 
