@@ -290,6 +290,28 @@ def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp
         assert words[0] == words[1] and len(words[0]) > 20
 
 
+def test_marked_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module("bench_regions")
+    region = module.Region(2, 6, None, None, 0.1)
+    assert module.judged(10, [(4, 8)], (region,)) == (0.5, 0.5, 1) and module.judged(10, [(4, 8)], ()) == (0.0, 0.0, 0)
+    row = module.summary([(1.0, 0.5, 1), (0.8, 1.0, 2), (0.0, 0.0, 0)])
+    assert (row["texts"], row["found"], row["covered"], row["marked"], row["regions"]) == (3, 2, 0.8, 0.5, 1.0)
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(
+        "".join(json.dumps({"how": h, "key": "k", "parts": [200] * 3, "tokens": list(range(600))}) + "\n"
+                for h in ("kgw", "exp"))
+    )  # fmt: skip
+    rows = list(module.real(texts))
+    assert [(r["watermark"], r["case"], r["found"]) for r in rows] == [
+        (how, f"third of {tokens}", 0) for how in ("kgw", "exp") for tokens in (600, 300)
+    ]
+    found = json.loads((FOLDER / "results" / "detect_regions.json").read_text())
+    real = [r for r in found["rows"] if r["kind"] == "demo model"]
+    assert real and all(r["covered"] >= 0.9 and r["marked"] >= 0.8 for r in real)
+    assert all(r["low"] <= r["level"] for r in found["rows"] if r["kind"] == "null")
+
+
 def test_tokens_lost_by_tokenising_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     module, power = importlib.import_module("bench_retokenise"), importlib.import_module("bench_power")

@@ -67,8 +67,9 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     many = isinstance(first, CandidatesResult)
     own = [list(r.results.values()) if isinstance(r, CandidatesResult) else [r] for _, r in results]
     payloads = any(one.payload is not None for ones in own for one in ones)
-    columns = ["id", "watermarked", f"{'corrected ' * (many or own[0][0].regions is not None)}p-value"]
-    columns += ["candidate"] if many else ["z-score", "tokens that count"]
+    corrected = many or own[0][0].regions is not None
+    columns = ["id", "watermarked", f"{'corrected ' * corrected}p-value"]
+    columns += ["candidate"] if many else [_z_score(own[0][0]), "tokens that count"]
     table = Table(*columns, *["payload (least sure bit)"] * payloads, "remark")
     for item, result in results:
         verdict = "[green]yes[/]" if result.is_watermarked else "no"
@@ -115,11 +116,18 @@ def _remark(result: DetectionResult) -> str:
         said.append("empty" if not result.num_tokens else "too short to score")
     elif result.mostly_repetition:
         said.append("mostly repetition")
+    elif result.is_undecided:
+        said.append("too short to decide")
     if result.regions:
         said.append(f"marked: {', '.join(_tokens(region, result) for region in result.regions)}")
     elif result.text_p_value is not None and result.text_p_value <= result.fpr:
         said.append(f"whole text alone: {is_p(result.text_p_value)}")
     return ", ".join(said)
+
+
+def _z_score(result: DetectionResult) -> str:
+    """The name of the z-score, which is that of the whole text where its parts decide as well."""
+    return "z-score" if result.regions is None else "z-score of the whole text"
 
 
 def _tokens(region: Region, result: DetectionResult) -> str:
@@ -132,7 +140,9 @@ def _show_one(console: Console, item: Item, result: Result) -> None:
     style = "bold green" if result.is_watermarked else "bold"
     console.print(result.message, style=style, highlight=False, markup=False)
     if isinstance(result, DetectionResult):
-        console.print(f"z-score {result.z_score:.2f}, {result.watermark} key {result.key_id}", highlight=False)
+        console.print(
+            f"{_z_score(result)} {result.z_score:.2f}, {result.watermark} key {result.key_id}", highlight=False
+        )
         _show_findings(console, item, result)
         return
     table = Table("candidate", "key", "p-value", "corrected for all candidates", "watermarked")
@@ -164,7 +174,8 @@ def show_null_reports(reports: dict[str, NullReport]) -> None:
     """Rates of each key, on stdout."""
     console = Console()
     for name, report in reports.items():
-        title = f"{name}: {report.watermark} key {report.key_id}, {report.texts} unmarked texts, {report.tokens} tokens"
+        named = f"{name}: " if name != report.watermark else ""
+        title = f"{named}{report.watermark} key {report.key_id}, {report.texts} unmarked texts, {report.tokens} tokens"
         rate_of = "rate (95 % interval)"
         if report.without_evidence:
             rate_of += f" in {report.texts - report.without_evidence} texts with evidence"
@@ -175,9 +186,14 @@ def show_null_reports(reports: dict[str, NullReport]) -> None:
         console.print(table)
         if report.without_evidence:
             every = ", ".join(f"{rate.rate:.3g} at {rate.level:g}" for rate in report.rates)
-            silent = f"{report.without_evidence} texts hold no evidence (p = 1); rates among all texts: {every}"
+            silent = f"texts without evidence (p = 1): {report.without_evidence}; rates among all texts: {every}"
             console.print(silent, highlight=False)
         console.print(f"uniform with evidence counted once: p = {report.uniform_p:.3g}", highlight=False)
+    console.print(
+        "rate: share of the texts whose p-value is at most the level; above: more than chance explains. Evidence once "
+        "in the corpus: a phrase that several texts share counts in the first alone.",
+        highlight=False,
+    )
 
 
 def _rate(rate: Rate) -> str:
@@ -197,4 +213,9 @@ def show_power(rows: Sequence[PowerRow]) -> None:
             measured,
             str(row.texts),
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(
+        "Share of the texts found when cut to so many tokens; expected: of texts whose tokens score what these do on "
+        "average"
+    )

@@ -57,6 +57,7 @@ class DetectionResult:
         the number, and how sure each bit is (high bits first, 0.5 to 1). p_value allows for all payloads then.
     num_repeated: tokens that did not count because they repeat evidence which came before them in the text.
     mostly_repetition: whether so many do that most of what the text's length promises is lost; the message says so.
+    num_needed: how many tokens must count for a p-value of fpr; with fewer the text is too short to decide.
     regions: marked parts, in order, where they were searched for: some exactly where is_watermarked. Else None.
     text_p_value: of the whole text alone, uncorrected, where parts were searched for, else None.
     """
@@ -78,8 +79,14 @@ class DetectionResult:
     payload_confidence: tuple[float, ...] | None = None
     num_repeated: int = 0
     mostly_repetition: bool = False
+    num_needed: int = 1
     regions: tuple[Region, ...] | None = None
     text_p_value: float | None = None
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing could have been found: too few tokens count."""
+        return not self.is_watermarked and self.num_scored < self.num_needed
 
 
 @dataclass(frozen=True)
@@ -300,6 +307,7 @@ class Detector:
             ),
             num_repeated=repeated,
             mostly_repetition=mostly,
+            num_needed=self._needed[share],
             regions=None if found is None else found.regions,
             text_p_value=alone,
         )

@@ -53,7 +53,7 @@ PROOF = (
 def verdict(result: DetectionResult) -> str:
     """One sentence for people who know nothing of statistics."""
     if not result.num_scored:
-        return "This text is too short to say anything about it."
+        return f"This text is {'too short' if result.num_tokens else 'empty'}: nothing can be said about it."
     doubt = ""
     if result.mostly_repetition:
         doubt = (
@@ -71,6 +71,12 @@ def verdict(result: DetectionResult) -> str:
         )
     if result.text_p_value is not None and result.text_p_value <= result.fpr:
         doubt += " Tested as a whole only, it would pass; with its parts searched too, that is not enough."
+    if result.is_undecided:
+        why = "says too little that is new" if result.mostly_repetition else "is too short"
+        return (
+            f"This text {why} to decide: {result.num_needed} tokens must count for the level asked for, "
+            f"{result.num_scored} do.{doubt}"
+        )
     return (
         "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (Of keys that "
         f"have nothing to do with it, about {once_in(result.p_value)} fit it this well or better.){doubt}"
@@ -137,9 +143,10 @@ count again. Rest the pointer on a token for its score.</p>
 
 def _article(name: str, result: DetectionResult, detector: Detector) -> str:
     facts = (
-        f"{'corrected ' * (result.regions is not None)}p-value {format_p(result.p_value)}, z-score "
-        f"{result.z_score:.2f}, {result.num_scored} of {result.num_tokens} tokens count, {result.watermark} key "
-        f"{result.key_id}, false-positive rate asked for {result.fpr:g}"
+        f"{'corrected ' * (result.regions is not None)}p-value {format_p(result.p_value)}, z-score"
+        f"{' of the whole text' * (result.regions is not None)} {result.z_score:.2f}, {result.num_scored} of "
+        f"{result.num_tokens} tokens count, {result.watermark} key {result.key_id}, false-positive rate "
+        f"asked for {result.fpr:g}"
     )
     if result.payload is not None and result.payload_confidence is not None:
         facts += f", payload {result.payload} (least sure bit at {100 * min(result.payload_confidence):.3g} %)"

@@ -43,15 +43,12 @@ def sentence(
     if p > fpr and count < needed:
         why = f"is {repetition(tokens, repeated)}" if repeated else "is too short to decide"
         return f"the text {why}: a p-value of {fpr:g} needs {needed} that count ({facts})"
-    said = f"{_verdict(p, fpr, alone)} at a false-positive rate of {fpr:g} ({facts})"
-    if alone is not None and alone <= fpr < p:
-        said += f"; the whole text alone would pass ({is_p(alone)}), not with the correction for searching its parts"
-    return f"{said}; the text is {repetition(tokens, repeated)}" if repeated else said
-
-
-def _verdict(p: float, fpr: float, alone: float | None) -> str:
-    if p > fpr:
-        return "no watermark found"
-    if alone is not None and alone > fpr:
-        return f"watermarked in a part, the whole text alone would not pass ({is_p(alone)}),"
-    return "watermarked"
+    verdict = "no watermark found" if p > fpr else "watermarked"
+    last = f"; the text is {repetition(tokens, repeated)}" if repeated else ""
+    if alone is not None and p <= fpr < alone:
+        verdict, last = "watermarked in a part", f"; the whole text alone would not pass ({is_p(alone)}){last}"
+    elif alone is not None and alone <= fpr < p:
+        last = (
+            f"; the whole text alone would pass ({is_p(alone)}), not with the correction for searching its parts{last}"
+        )
+    return f"{verdict} at a false-positive rate of {fpr:g} ({facts}){last}"

@@ -118,7 +118,7 @@ def test_null_report(model: str, tmp_path: Path) -> None:
     (report,) = lines("--tokenizer", model, "--null-report", short)
     assert report["texts"] == 42 and report["without_evidence"] == 2
     shown = run("--tokenizer", model, "--null-report", short)
-    assert "2 texts hold no evidence" in " ".join(shown.stdout.split())
+    assert "texts without evidence (p = 1): 2" in " ".join(shown.stdout.split())
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     plot = tmp_path / "qq.png"
     assert run("--tokenizer", model, "--null-report", source, "--qq", str(plot)).exit_code == 0
@@ -174,6 +174,95 @@ def test_payload(tmp_path: Path) -> None:
         ids.append(int(options[int(green.int().argmax())]))
     (line,) = lines("--input", corpus(tmp_path / "ids.jsonl", [ids], "ids"), "--field", "ids", "--payload-bits", "8")
     assert line["payload"] == 200 and line["is_watermarked"] and len(line["payload_confidence"]) == 8
+
+
+def test_what_a_table_says_of_each_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What broke: a payload that only JSON showed, "12 / 200" without a reason, a part that is marked beside "no"."""
+    pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
+    monkeypatch.setenv("COLUMNS", "200")
+    import torch
+
+    watermark = caw.KGW(key=KEY, payload=77, payload_bits=8)
+    ids, generator = [5], torch.Generator().manual_seed(1)
+    while len(ids) < 150:
+        options = torch.randint(0, 3000, (12,), generator=generator)
+        green = watermark.green_tokens(torch.tensor([ids[-1:]]), options[None])[0]
+        ids.append(int(options[int(green.int().argmax())]))
+    loop = [7, 8, 9, 10, 11, 12] * 33
+    source = ["--input", corpus(tmp_path / "ids.jsonl", [ids, loop, [1, 2]], "ids"), "--field", "ids"]
+    shown = run(*source, "--payload-bits", "8").stdout
+    assert "payload (least sure bit)" in shown and "77 (100 %)" in shown
+    (one, *_) = lines(*source, "--payload-bits", "8")
+    assert one["payload"] == 77 and one["message"].endswith("payload 77")
+    plain = run(*source).stdout
+    assert "payload" not in plain and "too short to decide" in plain and "tokens that count" in plain
+    assert "mostly repetition: what a text says again counts once" in plain and "7 of 198" in plain
+    (_, again, _) = lines(*source)
+    assert again["mostly_repetition"] and again["num_repeated"] == 191 and "mostly repetition" in again["message"]
+    page = tmp_path / "page.html"
+    assert run(*source, "--html", str(page)).exit_code == 0
+    assert "mostly repetition: 191 of its 198 tokens" in page.read_text()
+    assert "This text is too short to decide" in page.read_text()
+
+
+def test_regions_say_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One corrected p-value, and the same verdict in the sentence, the table, JSON, the page and under --config."""
+    monkeypatch.setenv("COLUMNS", "200")
+    ids = [*range(400, 2400), *marked_ids(caw.KGW(key=KEY), 80), *range(2400, 3400)]
+    source = ["--input", corpus(tmp_path / "ids.jsonl", [ids, ids[:300]], "ids"), "--field", "ids"]
+    page = tmp_path / "page.html"
+    found, nothing = lines(*source, "--regions", "--html", str(page))
+    assert found["is_watermarked"] and found["text_p_value"] > 1e-3 and found["message"].startswith("watermarked in a")
+    assert not nothing["is_watermarked"] and nothing["regions"] == []
+    assert "A part of this text carries the mark" in page.read_text()
+    shown = run(*source, "--regions").stdout
+    p, where = f"{found['p_value']:.2g}", found["regions"][0]
+    assert p in shown and "corrected p-value" in shown and f"marked: tokens {where['start']} to {where['end']}" in shown
+    assert "1 of 2 texts are watermarked" in shown
+    config = tmp_path / "candidates.yaml"
+    config.write_text("candidates: [{name: ours, key_env: CAW_KEY}, {name: other, key: 5}]")
+    both, none = lines(*source, "--regions", "--config", str(config))
+    assert both["matches"] == ["ours"] and both["p_values"]["ours"] == pytest.approx(2 * found["p_value"], rel=1e-12)
+    assert both["results"]["ours"]["regions"] and not none["is_watermarked"]
+    assert "ours" in run(*source, "--regions", "--config", str(config)).stdout
+
+
+def test_a_file_without_lines_is_said_to_be_one(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    for more in ([], ["--json"], ["--regions"]):
+        result = run("--input", str(empty), *more)
+        assert result.exit_code == 0 and result.stdout == ""
+        assert result.stderr == f"caw: {empty} holds no lines: there is nothing to test\n"
+    empty.write_text("[]\n")
+    result = run("--input", str(empty))
+    assert result.exit_code == 1 and "no lines" not in result.stderr
+
+
+def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from caw.cli import detect_command
+    from caw.progress import Bar
+
+    bars: list[tuple[int | None, int]] = []
+
+    class Counting(Bar):
+        def __enter__(self) -> Bar:
+            self.pieces = 0
+            return super().__enter__()
+
+        def __call__(self, tokens: int = 0, pieces: int = 1) -> None:
+            self.pieces += pieces
+            super().__call__(tokens, pieces)
+
+        def __exit__(self, *error: object) -> None:
+            bars.append((self.total, self.pieces))
+            super().__exit__(*error)
+
+    monkeypatch.setattr(detect_command, "Bar", Counting)
+    source = corpus(tmp_path / "ids.jsonl", [list(range(i, 60 + i)) for i in range(5)], "ids")
+    for option in ("--input", "--null-report", "--power"):
+        assert run(option, source, "--field", "ids").exit_code == 0
+    assert [total == pieces for total, pieces in bars] == [True] * 3 and bars[0] == (5, 5)
 
 
 def test_detection_weights(model: str, tmp_path: Path) -> None:
