@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caw import ops
@@ -36,7 +36,9 @@ def check_streamer(streamer: Any, prompts: Any) -> None:
         raise TypeError(
             f"streamer must have put and end as transformers' do, got {type(streamer).__name__}; leave it out"
         )
-    if (count := 1 if isinstance(prompts, str) else len(prompts)) != 1:
+    # what is no list of prompts is refused with them
+    count = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1
+    if count != 1:
         raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
 
 

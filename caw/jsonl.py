@@ -19,6 +19,7 @@ from typing import Any
 
 from caw.files import check_output, lock, naming, write_all
 from caw.inputs import lines_of, too_long
+from caw.unicode import is_unicode
 
 RowId = str | int
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -78,7 +79,7 @@ def _parse(number: int, raw: bytes) -> Row | BadLine:
     row_id = value.get("id", number)
     if isinstance(row_id, bool) or not isinstance(row_id, (str, int)):
         return BadLine(number, f"id must be text or an integer, found {_kind(row_id)}; change it or leave it out")
-    if isinstance(row_id, str) and not _is_unicode(row_id):
+    if isinstance(row_id, str) and not is_unicode(row_id):
         return BadLine(number, "id must be valid Unicode, found half of a surrogate pair; change it or leave it out")
     return Row(number, row_id, value)
 
@@ -94,19 +95,9 @@ def text_field(value: dict[str, Any], name: str) -> str:
     text = value[name]
     if not isinstance(text, str):
         raise ValueError(f"{name} must be text, found {_kind(text)}; put it in quotes")
-    if not _is_unicode(text):
+    if not is_unicode(text):
         raise ValueError(f"{name} must be valid Unicode, found half of a surrogate pair; repair the text")
     return text
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether it can be written: JSON can hold half of a surrogate pair, UTF-8 cannot."""
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            return False
-    return True
 
 
 def _kind(value: Any) -> str:

@@ -26,3 +26,11 @@ def tokenizer_end_ids(tokenizer: Any) -> set[int]:
     named = getattr(tokenizer, "unk_token", None)
     found = {i for token, i in ids.items() if i in special and (i != unknown or token == named)}
     return found if tokenizer.eos_token_id is None else found | {tokenizer.eos_token_id}
+
+
+def require_tokenizer(tokenizer: Any) -> None:
+    """Raise TypeError for what is no transformers tokenizer, a class of them included."""
+    usable = callable(tokenizer) and hasattr(tokenizer, "all_special_ids") and not isinstance(tokenizer, type)
+    if not usable:
+        found = f"the class {tokenizer.__name__}" if isinstance(tokenizer, type) else type(tokenizer).__name__
+        raise TypeError(f"tokenizer must be the model's tokenizer, got {found}; see caw.load_model")

@@ -7,6 +7,7 @@ import re
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from decoding.architectures import POSITIONS, VOCAB, build, prompt, spread_evaluator, tokenizer
@@ -56,6 +57,15 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "batch size type": ({"batch_size": "4"}, TypeError, "batch_size must be an integer"),
     "slots": ({"slots": 0}, ValueError, "slots must be an integer in [1"),
     "empty stop": ({"stop": [""]}, ValueError, "stop must be a non-empty string"),
+    "half a surrogate to stop at": ({"stop": ["a", "\ud800"]}, ValueError, "stop must be valid Unicode, found half"),
+    "half a surrogate": ({"prompts": ["\ud800"]}, ValueError, "prompt 0 must be valid Unicode, found half"),
+    "bools": ({"prompts": [[3, True]]}, TypeError, "got a list with bool"),
+    "generator with a streamer": (
+        {"prompts": (p for p in "a"), "streamer": Recorder()}, TypeError, "prompts must be a str, a list of str or",
+    ),
+    "name as tokenizer": ({"tokenizer": "x"}, TypeError, "tokenizer must be the model's tokenizer, got str; see"),
+    "bytes as tokenizer": ({"tokenizer": b"x"}, TypeError, "tokenizer must be the model's tokenizer, got bytes"),
+    "class as tokenizer": ({"tokenizer": type(tokenizer())}, TypeError, "tokenizer, got the class "),
     "stop type": ({"stop": 5}, ValueError, "stop must be a non-empty string"),
     "memory": ({"max_memory": "8 apples"}, ValueError, "max_memory must be a size such as '8GiB'"),
     "no memory": ({"max_memory": 1000}, ValueError, "max_memory must be at least "),
@@ -89,6 +99,32 @@ def test_bad_input_gets_one_sentence(model: Any, what: str) -> None:
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 300
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda model: model.double(),
+            "must be in float32, bfloat16 or float16, found float64 weights; convert it with",
+        ),
+        (lambda model: model.lm_head.double() and model, "found float64 weights; convert it with model.float()"),
+        (
+            lambda model: model.to("meta"),
+            "must hold its weights, found some on the meta device; load it with from_pretra",
+        ),
+    ],
+    ids=["float64", "a layer in float64", "meta"],
+)
+def test_weights_that_no_kernel_takes(model: Any, change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        generate(change(copy.deepcopy(model)))
+
+
+def test_ids_may_be_of_numpy(model: Any) -> None:
+    expected = generate(model).sequences
+    for kind in (np.array, lambda ids: [np.int64(i) for i in ids], torch.tensor, tuple):
+        assert generate(model, [kind(ids) for ids in PROMPTS]).sequences == expected
 
 
 def test_arguments_of_other_kinds_are_named(model: Any) -> None:

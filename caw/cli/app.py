@@ -44,8 +44,9 @@ def root(
     Examples:
 
     - caw demo
-    - CAW_KEY=... caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
-    - CAW_KEY=... caw detect --tokenizer smollm2-135m --text "..."
+    - read -rs CAW_KEY; export CAW_KEY
+    - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
+    - caw detect --tokenizer smollm2-135m --text "..."
     """
 
 

@@ -109,7 +109,7 @@ def detect(
 
     Examples:
 
-    - export CAW_KEY=...
+    - read -rs CAW_KEY; export CAW_KEY
     - caw detect --tokenizer smollm2-135m --text "..."
     - caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5 --regions --html essay.html
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
@@ -292,4 +292,5 @@ def _detect_chunk(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Res
             yield from _detect_chunk(task, [item])
         return
     assert isinstance(results, list)
-    yield from zip(items, results, strict=True)
+    for item, result in zip(items, results, strict=True):
+        yield item, getattr(result, "error", "") or result

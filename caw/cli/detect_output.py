@@ -47,6 +47,7 @@ def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
             "results": results,
         }
     line = {"id": item.id, **asdict(result)}
+    del line["error"]  # such texts are bad lines here
     if not scores:
         del line["token_ids"], line["token_scores"]
     if result.regions is None:

@@ -152,7 +152,7 @@ def generate(
 
     Examples:
 
-    - export CAW_KEY=...
+    - read -rs CAW_KEY; export CAW_KEY
     - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
     - caw generate --model smollm2-135m --input prompts.jsonl --output out.jsonl
     - caw generate --model smollm2-135m --policy fixed --strength 0.5 --input prompts.jsonl --output out.jsonl

@@ -52,7 +52,10 @@ WatermarkName = Annotated[str, _option(MARK, "Which watermark.", "--watermark", 
 MarkName = Annotated[
     str, _option(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp|synthid")
 ]
-KEY_HELP = "Secret: an integer below 2^64, or text. Set CAW_KEY instead, so that it stays out of the shell's history."
+KEY_HELP = (
+    "Secret: an integer below 2^64, or text that is no number. In CAW_KEY, set by `read -rs CAW_KEY; export CAW_KEY` "
+    "or from a file by `export CAW_KEY=$(cat keyfile)`, it stays out of the shell's history."
+)
 Key = Annotated[str | None, _option(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
 Gamma = Annotated[float | None, _option(MARK, f"kgw, unigram: green share of the vocabulary [{GAMMA:g}].", "--gamma")]
 Delta = Annotated[float | None, _option(MARK, f"kgw, unigram: logit bonus of green tokens [{DELTA:g}].", "--delta")]
@@ -116,8 +119,19 @@ Compile = Annotated[bool, _option(RUNNING, "Compile the model's body, which take
 
 
 def parse_key(text: str) -> int | str:
-    """Digits are an integer, as in the library; everything else is text."""
-    return int(text) if re.fullmatch(r"[0-9]{1,20}", text) else text
+    """Digits, with or without a minus, are an integer, as in the library; everything else is text.
+
+    Raises ValueError, which shows nothing of the key, for an integer that is no key: as text it would mean another key
+    than the same number does in Python.
+    """
+    if not re.fullmatch(r"-?[0-9]+", text):
+        return text
+    if text[0] == "-" or len(text) > 20 or int(text) >= 1 << 64:
+        raise ValueError(
+            "a key of digits alone must be an integer in [0, 2**64) of up to 20 digits, got another; add a letter, "
+            "which makes it text"
+        )
+    return int(text)
 
 
 def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> Watermark | None:

@@ -83,8 +83,9 @@ def tune_command(
     Examples:
 
     - caw tune --model smollm2-135m --input prompts.jsonl --chat --protect 0.6
-    - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3 --plot curve.svg
-    - CAW_KEY=... caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
+    - read -rs CAW_KEY; export CAW_KEY
+    - caw tune --model smollm2-135m --input prompts.jsonl --chat --power 0.95 --fpr 1e-3 --plot curve.svg
+    - caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
     """
     with user_errors():
         if protect is not None and power is not None and beta is not None:

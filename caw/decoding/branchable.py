@@ -9,12 +9,28 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RECURRENT_LAYERS = ("mamba", "linear", "recurrent", "rwkv", "ssm", "conv", "rglru")
 RECURRENT_MODELS = ("mamba", "rwkv", "jamba", "bamba", "falcon_h1", "zamba", "recurrent_gemma", "nemotron_h", "lfm2",
                     "xlstm")  # fmt: skip
 LEGACY_MODELS = ("bloom", "mpt", "codegen", "gptj", "gpt_neo", "falcon", "xglm", "ctrl", "xlnet", "reformer")
 LATENT_MODELS = ("deepseek_v", "minicpm3", "longcat_flash")
 SHARED_KV_MODELS = ("gemma3n", "gemma4")
+
+
+def check_weights(model: Any) -> None:
+    """Raise ValueError for weights in number formats that no kernel takes, or without numbers (the meta device)."""
+    wide = next((p.dtype for p in model.parameters() if p.dtype == torch.float64 or p.is_complex()), None)
+    found = wide or model.dtype
+    if found not in DTYPES:
+        raise ValueError(
+            f"the model must be in float32, bfloat16 or float16, found {str(found).removeprefix('torch.')} weights; "
+            "convert it with model.float()"
+        )
+    if not getattr(model, "hf_device_map", None) and any(p.is_meta for p in model.parameters()):
+        raise ValueError("the model must hold its weights, found some on the meta device; load it with from_pretrained")
 
 
 def refusal(kind: str, reason: str) -> NotImplementedError:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from caw.decoding.branchable import branchable_config
+from caw.decoding.branchable import branchable_config, check_weights
 from caw.decoding.eval_mode import active_dropout
 from caw.decoding.tensor_parallel import mesh_of
 from caw.models import end_token_ids
 from caw.rope import rope_limit
+from caw.token_texts import require_tokenizer
 
 # settings of a generation config that change greedy choices, and the values that switch each of them off
 IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
@@ -61,11 +62,14 @@ class ModelFacts:
         """Ask; with a tokenizer, its own end tokens count too.
 
         Raises TypeError for what is no model, NotImplementedError where candidates cannot share one forward, ValueError
-        where weights lie on several devices without a device map.
+        where weights lie on several devices without a device map, or are in a number format that no kernel takes.
         """
         if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
             raise TypeError(f"model must be a transformers causal LM, got {type(model).__name__}; see caw.load_model")
         config = branchable_config(model)
+        check_weights(model)
+        if tokenizer is not None:
+            require_tokenizer(tokenizer)
         main, vocab_size = main_device(model), vocabulary_size(model)
         return cls(
             kind=config.model_type,

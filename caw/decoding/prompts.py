@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from caw.decoding.facts import ModelFacts
+from caw.token_texts import require_tokenizer
+from caw.unicode import is_unicode
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
@@ -77,8 +81,7 @@ def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
         )
     if prompts and all(isinstance(p, int) for p in prompts):
         raise TypeError("prompts must be a list of id lists, got one flat list of ids; wrap it in a list")
-    if not callable(getattr(tokenizer, "decode", None)):
-        raise TypeError(f"tokenizer must be the model's tokenizer, got {type(tokenizer).__name__}; see caw.load_model")
+    require_tokenizer(tokenizer)
     if chat and any(isinstance(p, str) for p in prompts) and not getattr(tokenizer, "chat_template", None):
         raise ValueError("chat=True needs a tokenizer with a chat template, this one has none; leave chat out")
     return prompts
@@ -98,6 +101,11 @@ def _encode(tokenizer: Any, prompt: Any, index: int, chat: bool, vocab_size: int
 
 def _tokens(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
     if isinstance(prompt, str):
+        if not is_unicode(prompt):
+            raise ValueError(
+                f"prompt {index} must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; "
+                "repair the text"
+            )
         if not chat:
             return list(tokenizer(prompt)["input_ids"])
         message = [{"role": "user", "content": prompt}]
@@ -106,9 +114,12 @@ def _tokens(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
     if chat:
         raise TypeError(f"chat=True needs prompts of text, prompt {index} is {type(prompt).__name__}; leave chat out")
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-    if not isinstance(ids, Sequence) or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+    if not isinstance(ids, Sequence) or isinstance(ids, bytes):
         raise TypeError(f"prompt {index} must be a str or a list of token ids, got {type(prompt).__name__}; convert it")
-    return list(ids)
+    if strange := {type(i) for i in ids if not isinstance(i, (int, np.integer)) or isinstance(i, bool)}:
+        names = ", ".join(sorted(kind.__name__ for kind in strange))
+        raise TypeError(f"prompt {index} must be a str or a list of token ids, got a list with {names}; convert it")
+    return [int(i) for i in ids]
 
 
 def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int, index: int) -> int:

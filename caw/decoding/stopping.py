@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from caw.unicode import is_unicode
+
 
 class StopStrings:
     """Watches texts grow.
@@ -17,6 +19,11 @@ class StopStrings:
         strings = [stop] if isinstance(stop, str) else stop or []
         if not isinstance(strings, Sequence) or any(not isinstance(s, str) or not s for s in strings):
             raise ValueError(f"stop must be a non-empty string or a list of them, got {stop!r}; leave it out for none")
+        if not all(map(is_unicode, strings)):
+            raise ValueError(
+                "stop must be valid Unicode, found half of a surrogate pair, which no text holds; repair it, or "
+                "leave it out"
+            )
         self.strings = list(strings)
         self._tokenizer = tokenizer
         # a token adds at least one byte, so the longest string spans at most this many tokens (+ one it starts inside)

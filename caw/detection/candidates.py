@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caw.detection.detector import DetectionResult, Detector
-from caw.detection.ids import split_input
+from caw.detection.ids import split_input, unreadable
 from caw.detection.statistics import holm
 from caw.show import is_p
 from caw.watermarks.base import require_number
@@ -27,6 +27,7 @@ class CandidatesResult:
     results: of each candidate, by its name; its p-value is not corrected for the other candidates, but is_watermarked
         and the message follow the corrected one. p_values: corrected (Holm), by name.
     matches: names whose corrected p-value is at most fpr, most significant first. message: one sentence for people.
+    error: why a text of a list could not be read at all, else empty; see `DetectionResult`.
     """
 
     results: dict[str, DetectionResult]
@@ -34,6 +35,7 @@ class CandidatesResult:
     matches: tuple[str, ...]
     fpr: float
     message: str
+    error: str = ""
 
     @property
     def is_watermarked(self) -> bool:
@@ -56,6 +58,8 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
         raise ValueError("expected at least one candidate, got none; name the watermarks to look for")
     require_number("fpr", fpr, 0, 1, closed=False)
     items, single = split_input(text_or_ids)
+    if single and (complaint := unreadable(items[0], "text 0")):
+        raise ValueError(complaint)
     found: dict[str, list[DetectionResult]] = {}
     for name, detector in detectors.items():
         results = replace(detector, fpr=fpr)(items)
@@ -69,6 +73,8 @@ def _combine(results: dict[str, DetectionResult], fpr: float) -> CandidatesResul
     corrected = holm([r.p_value for r in results.values()])
     p_values = dict(zip(results, corrected.tolist(), strict=True))
     matches = tuple(sorted((n for n, p in p_values.items() if p <= fpr), key=lambda n: (p_values[n], n)))
+    if error := next((r.error for r in results.values() if r.error), ""):
+        return CandidatesResult(results, p_values, (), fpr, error, error)
     tried = f"{len(results)} candidate{'s' * (len(results) > 1)} tried, corrected {is_p(min(p_values.values()))}"
     if matches:
         message = f"watermarked with {' and '.join(matches)} at a false-positive rate of {fpr:g} ({tried})"

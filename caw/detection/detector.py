@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from caw.detection.evidence import first_occurrences
-from caw.detection.ids import split_input, to_ids
+from caw.detection.ids import flat_ids, split_input, to_ids, unreadable
 from caw.detection.message import repeats_mostly, sentence
-from caw.detection.normalize import check_steps, normalize_text, trim_prefix
+from caw.detection.normalize import normalize_text, read_steps, trim_prefix
 from caw.detection.payload import payload_evidence, read_payload
 from caw.detection.regions import Region, Search, search
 from caw.detection.statistics import fewest_for, tails
@@ -60,6 +61,7 @@ class DetectionResult:
     num_needed: how many tokens must count for a p-value of fpr; with fewer the text is too short to decide.
     regions: marked parts, in order, where they were searched for: some exactly where is_watermarked. Else None.
     text_p_value: of the whole text alone, uncorrected, where parts were searched for, else None.
+    error: why a text of a list could not be read at all (half of a surrogate pair), with p_value 1; else empty.
     """
 
     p_value: float
@@ -82,6 +84,7 @@ class DetectionResult:
     num_needed: int = 1
     regions: tuple[Region, ...] | None = None
     text_p_value: float | None = None
+    error: str = ""
 
     @property
     def is_undecided(self) -> bool:
@@ -127,7 +130,7 @@ class Detector:
     mid_p: bool = False
     normalize: Any = ()
     prefix: Any = ""
-    weights: TokenWeights | str | None = None
+    weights: TokenWeights | str | Path | None = None
     regions: bool = False
 
     def __post_init__(self) -> None:
@@ -140,9 +143,13 @@ class Detector:
         require_number("fpr", self.fpr, 0, 1, closed=False)
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be 'exact' or 'compat', got {self.mode!r}; use mode='exact'")
-        steps = self.normalize.split(",") if isinstance(self.normalize, str) else self.normalize
-        object.__setattr__(self, "normalize", tuple(step for step in steps if step))
-        check_steps(self.normalize)
+        if not isinstance(self.mid_p, bool):
+            raise TypeError(f"mid_p must be True or False, got {self.mid_p!r}; leave it out")
+        object.__setattr__(self, "normalize", read_steps(self.normalize))
+        if complaint := unreadable(self.prefix, "prefix"):
+            raise ValueError(complaint)
+        if not isinstance(self.prefix, str):
+            object.__setattr__(self, "prefix", tuple(flat_ids(self.prefix, "prefix").tolist()))
         self._load_weights()
         if self.watermark.code is not None and (self.mid_p or self.weights is not None or self.mode != "exact"):
             raise ValueError(
@@ -163,6 +170,10 @@ class Detector:
     def _load_weights(self) -> None:
         if self.weights is None:
             return
+        if not isinstance(self.weights, (TokenWeights, str, Path)):
+            raise TypeError(
+                f"weights must be TokenWeights, a name or a file, got {type(self.weights).__name__}; leave them out"
+            )
         if self.mid_p or self.mode != "exact":
             raise ValueError("weights belong to mode 'exact' without mid_p, got another; leave one of them out")
         if not isinstance(self.weights, TokenWeights):
@@ -173,17 +184,21 @@ class Detector:
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
         """One result for a str or one flat list of ids; a list of results, in order, for a list of them ([] for [])."""
         items, single = split_input(text_or_ids)
-        results = self.detect_ids(self.ids_of(items))
+        complaints = ["" if single else unreadable(item, f"text {i}") for i, item in enumerate(items)]
+        readable = [item for item, complaint in zip(items, complaints, strict=True) if not complaint]
+        results = self.detect_ids(self.ids_of(readable))
         if self.regions:
-            results = [self._with_characters(*pair) for pair in zip(results, items, strict=True)]
-        return results[0] if single else results
+            results = [self._with_characters(*pair) for pair in zip(results, readable, strict=True)]
+        in_turn = iter(results)
+        found = [self._unread(complaint) if complaint else next(in_turn) for complaint in complaints]
+        return found[0] if single else found
 
     def ids_of(self, items: Sequence[Any]) -> list[np.ndarray]:
         """Token ids int64 [n] of texts or id lists, after `normalize` and without `prefix`."""
         if isinstance(self.prefix, str):
             items = [self.clean(item) if isinstance(item, str) else item for item in items]
             return to_ids(items, self.tokenizer)
-        start = np.asarray(list(self.prefix), dtype=np.int64)
+        start = np.asarray(self.prefix, dtype=np.int64)
         texts = to_ids([self.clean(item) if isinstance(item, str) else item for item in items], self.tokenizer)
         return [t[len(start) :] if np.array_equal(t[: len(start)], start) else t for t in texts]
 
@@ -280,6 +295,11 @@ class Detector:
         once = None if evidence is None else evidence.numpy()[real]
         return scores.values.numpy()[real], once, counted.numpy()[real]
 
+    def _unread(self, complaint: str) -> DetectionResult:
+        """The result of a text that could not be read: no evidence."""
+        nothing = self._result(np.empty(0, np.int64), (), 0.0, 0.0, 1.0, 0)
+        return replace(nothing, message=complaint, error=complaint)
+
     def _result(
         self, text: np.ndarray, token_scores: tuple[float | None, ...], score: float, z: float, p: float,
         repeated: int, found: Search | None = None,
@@ -360,7 +380,8 @@ def detect(
 
     Returns:
         One DetectionResult for a str or one flat sequence; a list of them, in order, for a list ([] for []).
-        An empty text has p_value 1 and a message that says so.
+        An empty text has p_value 1 and a message that says so. So has a text in a list that no tokenizer reads because
+        it holds half of a surrogate pair, with the reason in `error`; alone it raises ValueError.
 
     Deterministic; a text's result does not depend on the texts beside it.
     Raises TypeError or ValueError: expected, found, remedy.

@@ -52,6 +52,8 @@ PROOF = (
 
 def verdict(result: DetectionResult) -> str:
     """One sentence for people who know nothing of statistics."""
+    if result.error:
+        return "This text is damaged and cannot be read."
     if not result.num_scored:
         return f"This text is {'too short' if result.num_tokens else 'empty'}: nothing can be said about it."
     doubt = ""

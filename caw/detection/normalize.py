@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from typing import Any
 
 # invisible characters that come along when texts are pasted: zero-width ones, marks of direction, soft hyphens, ...
 INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufff9-\ufffb\ufe00-\ufe0f]")
@@ -30,11 +31,22 @@ STEPS: dict[str, Callable[[str], str]] = {
 }
 
 
-def check_steps(steps: tuple[str, ...]) -> None:
-    """Raise ValueError for a name that is no step."""
+def read_steps(normalize: Any) -> tuple[str, ...]:
+    """The steps that a sequence of names or one comma-separated str asks for.
+
+    Raises TypeError for other types, ValueError for a name that is no step.
+    """
+    if not isinstance(normalize, (str, list, tuple)):
+        raise TypeError(
+            f"normalize must be a str or a sequence of {', '.join(STEPS)}, got {type(normalize).__name__}; leave it "
+            "out for none"
+        )
+    names = [name.strip() for name in normalize.split(",")] if isinstance(normalize, str) else normalize
+    steps = tuple(name for name in names if name != "")
     for step in steps:
-        if step not in STEPS:
+        if not isinstance(step, str) or step not in STEPS:
             raise ValueError(f"normalize must name steps of {', '.join(STEPS)}, got {step!r}; leave it out for none")
+    return steps
 
 
 def normalize_text(text: str, steps: tuple[str, ...]) -> str:

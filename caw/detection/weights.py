@@ -22,6 +22,7 @@ from caw.detection.statistics import Tails
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.files import write_whole
 from caw.watermarks import Watermark
+from caw.watermarks.base import require_int
 from caw.watermarks.green_list import GreenList
 
 FOLDER = Path(__file__).with_name("tables")
@@ -42,12 +43,23 @@ class TokenWeights:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        levels = np.asarray(self.levels)
+        try:
+            levels = np.asarray(self.levels)
+        except ValueError:  # ragged
+            raise ValueError(
+                "levels must be whole numbers, one a token id, got a nested list; pass a flat one"
+            ) from None
         if levels.ndim != 1 or levels.dtype.kind not in "iu" or levels.size == 0:
-            raise ValueError(f"levels must be whole numbers, one a token id, got {levels.dtype} of {levels.shape}")
+            raise ValueError(
+                f"levels must be whole numbers, one a token id, got {levels.dtype} of {levels.shape}; pass a flat list"
+            )
         if int(levels.min()) < 0 or int(levels.max()) > MOST or not levels.any():
-            raise ValueError(f"levels must be in [0, {MOST}] and not all 0, got {levels.min()} to {levels.max()}")
+            raise ValueError(
+                f"levels must be in [0, {MOST}] and not all 0, got {levels.min()} to {levels.max()}; see levels_of"
+            )
         object.__setattr__(self, "levels", levels.astype(np.uint8))
+        require_int("default", self.default, 0, MOST)
+        _check_provenance(self.provenance)
 
     def of(self, ids: np.ndarray) -> np.ndarray:
         """Levels int64 of token ids."""
@@ -89,7 +101,27 @@ class TokenWeights:
             raise ValueError(f"{path} must hold a table of weights, it does not ({error}); make one again") from None
         if about.get("version") != VERSION:
             raise ValueError(f"{path} must be of version {VERSION}, got {about.get('version')}; make it again")
-        return cls(levels, int(about["default"]), json.loads(about["provenance"]))
+        try:
+            default, provenance = int(about["default"]), json.loads(about["provenance"])
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"{path} must say its default level and how it was made, its metadata does not; make it again"
+            ) from None
+        return cls(levels, default, provenance)
+
+
+def _check_provenance(provenance: Any) -> None:
+    """Raise unless it can be saved and says, in a form that is read, which keys the table comes from."""
+    keys = provenance.get("key_ids", []) if isinstance(provenance, dict) else None
+    if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
+        raise TypeError(
+            f"provenance must be a dict whose 'key_ids' is a list of texts, got {type(provenance).__name__}"
+            f"{' with others' if isinstance(provenance, dict) else ''}; name the keys, or leave it out"
+        )
+    try:
+        json.dumps(provenance)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"provenance must be what JSON can hold, got other things ({error}); leave them out") from None
 
 
 def shipped() -> list[str]:

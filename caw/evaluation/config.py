@@ -21,6 +21,7 @@ from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.evaluator import default_beta
 from caw.inputs import read_text
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
+from caw.unicode import is_unicode
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 from caw.watermarks.base import require_int, require_number
 
@@ -148,6 +149,8 @@ class Config:
     def key(self, number: int) -> int:
         """The secret key of that number, below 2^64: of CAW_KEY where it is set, else of `seed` (then anyone's)."""
         secret = os.environ.get("CAW_KEY")
+        if secret and not is_unicode(secret):  # Python's own error would show a character of it
+            raise ValueError("CAW_KEY must be UTF-8 text, got other bytes; set it anew")
         root = f"key:{secret}" if secret else f"seed:{self.seed}"
         return int.from_bytes(hashlib.sha256(f"caw/evaluate/{root}/{number}".encode()).digest()[:8], "big")
 

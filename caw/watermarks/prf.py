@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from caw.unicode import is_unicode
+
 MASK = 0xFFFFFFFF
 ROUNDS = 10
 MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
@@ -133,12 +135,19 @@ def normalize_key(key: int | str | bytes) -> int:
     if isinstance(key, bool) or not isinstance(key, (int, str, bytes, np.integer)):
         raise TypeError(f"key must be an int below 2**64, a str or bytes, got {type(key).__name__}; pass e.g. key=42")
     if isinstance(key, (str, bytes)):
+        if isinstance(key, str) and not is_unicode(key):  # Python's own error would show a character of the key
+            raise ValueError(
+                "key must be text that UTF-8 can hold, got other bytes or half of a surrogate pair; pass bytes, or set "
+                "CAW_KEY to UTF-8 text"
+            )
         raw = key.encode() if isinstance(key, str) else key
         if not raw:
             raise ValueError("key must not be empty, got an empty string; pass a secret of your own")
         return int.from_bytes(hashlib.sha256(b"caw/key:" + raw).digest()[:8], "big")
     if not 0 <= int(key) < 1 << 64:
-        raise ValueError("key must be in [0, 2**64), got an integer outside it; use text or bytes for longer keys")
+        raise ValueError(
+            "key must be in [0, 2**64), got an integer outside it; pass text or bytes instead, e.g. key=str(number)"
+        )
     return int(key)
 
 

@@ -15,7 +15,26 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 def test_keys_as_in_the_library() -> None:
     assert parse_key("42") == 42 and caw.KGW(key=parse_key("42")).key_id == caw.KGW(key=42).key_id
-    assert [parse_key(k) for k in ("-1", "4 2", "٤٢", "4_2", "")] == ["-1", "4 2", "٤٢", "4_2", ""]
+    assert [parse_key(k) for k in ("-x", "4 2", "٤٢", "4_2", "")] == ["-x", "4 2", "٤٢", "4_2", ""]
+    assert parse_key(str((1 << 64) - 1)) == (1 << 64) - 1 and parse_key("007") == 7
+
+
+@pytest.mark.parametrize("key", ["-5", "-0", str(1 << 64), "123456789012345678901234", "0" * 23 + "7", "9" * 5000])
+def test_integers_that_are_no_keys_are_refused_as_in_python(key: str) -> None:
+    """They were taken as text, so that one number was two keys."""
+    with pytest.raises(
+        ValueError, match=r"of up to 20 digits, got another; add a letter, which makes it text"
+    ) as caught:
+        parse_key(key)
+    assert key.strip("-0") not in str(caught.value) or key == "-0"
+
+
+def test_a_key_that_is_no_text_shows_nothing_of_itself(model: str) -> None:
+    """CAW_KEY of other bytes reaches Python as halves of surrogate pairs; its own error shows one of them."""
+    for arguments in (["generate", "--model", model, "--prompt", "x"], ["detect", "--tokenizer", model, "--text", "x"]):
+        result = run(*arguments, key="secret\udcff\udce9")
+        assert_refused(result, "key must be text that UTF-8 can hold")
+        assert "udcff" not in result.output and "\udcff" not in result.output and "position" not in result.output
 
 
 @pytest.mark.parametrize(("key", "expected"), [(None, "CAW_KEY"), (str(1 << 64), "2**64")])

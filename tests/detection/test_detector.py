@@ -228,3 +228,58 @@ def test_ids_beyond_the_lists_of_a_foreign_format_are_refused(watermark: Waterma
     assert detect([5, 99, 7, 8, 98, 3], None, watermark).num_tokens == 6
     with pytest.raises(ValueError, match="vocab_size 100, the text holds token id 100"):
         detect([5, 99, 7, 8, 100, 3], None, watermark)
+
+
+OPTIONS = [
+    (
+        {"normalize": None},
+        TypeError,
+        "normalize must be a str or a sequence of nfc, nfkc, spaces, quotes, got NoneType",
+    ),
+    ({"normalize": [["nfc"]]}, ValueError, r"normalize must name steps of .*, got \['nfc'\]; leave it out"),
+    ({"normalize": b"nfc"}, TypeError, "got bytes; leave it out for none"),
+    ({"prefix": 5}, TypeError, "prefix is of type int; pass a str, one flat"),
+    ({"prefix": None}, TypeError, "prefix is of type NoneType"),
+    ({"prefix": [2**70]}, TypeError, "prefix is of object values"),
+    ({"prefix": [-1]}, ValueError, "prefix is one with -1"),
+    ({"prefix": [1.5]}, TypeError, "prefix is of float64 values"),
+    ({"prefix": [3, True]}, TypeError, "prefix is one with a bool"),
+    ({"prefix": "\udc80"}, ValueError, "prefix must be valid Unicode, found half"),
+    ({"weights": 5}, TypeError, "weights must be TokenWeights, a name or a file, got int; leave them out"),
+    ({"weights": b"smollm2-135m"}, TypeError, "a name or a file, got bytes"),
+    ({"mid_p": "no"}, TypeError, "mid_p must be True or False, got 'no'; leave it out"),
+    ({"tokenizer": "x"}, TypeError, "tokenizer must be callable like a transformers tokenizer, got str"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), OPTIONS, ids=[m for *_, m in OPTIONS])
+def test_options_of_other_kinds_get_one_sentence(options: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        Detector(**{"tokenizer": None, "watermark": KGW(key=1), **options})
+    assert caught.type is error and "\n" not in str(caught.value) and "; " in str(caught.value)
+
+
+def characters(texts: list[str], **options: Any) -> dict[str, Any]:
+    for text in texts:
+        text.encode()
+    return {"input_ids": [list(map(ord, text)) for text in texts]}
+
+
+@pytest.mark.parametrize("prefix", ["", [1, 2]])
+def test_a_damaged_text_does_not_sink_the_list(prefix: Any) -> None:
+    """The others have the results they have alone; it is no evidence, and says why."""
+    texts = ["some text", "half \ud83d of one", "", "another text", "\udc00"]
+    ready = Detector(characters, KGW(key=1), prefix=prefix)
+    results = ready(texts)
+    assert isinstance(results, list)
+    for i in (0, 2, 3):
+        assert results[i] == ready(texts[i]) and not results[i].error
+    for i in (1, 4):
+        damaged = results[i]
+        assert damaged.error == damaged.message and damaged.error.startswith(
+            f"text {i} must be valid Unicode, found half"
+        )
+        assert (damaged.p_value, damaged.is_watermarked, damaged.num_tokens, damaged.num_scored) == (1.0, False, 0, 0)
+        with pytest.raises(ValueError, match="text 0 must be valid Unicode"):
+            ready(texts[i])
+    assert [r.error != "" for r in detect(texts[3:], characters, Unigram(key=1))] == [False, True]

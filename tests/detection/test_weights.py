@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from scipy import special, stats
 from tiny import tiny_tokenizer
 
@@ -226,3 +227,39 @@ def test_expected_weights_refuse(ids: list[int], theta: float, message: str) -> 
 def test_expected_weights_need_something_marked() -> None:
     with pytest.raises(ValueError, match="no token carries information"):
         expected_weights(np.array([0, 1]), strengths_of(np.array([0.9, 0.99]), 0.5), tiny_tokenizer(), 9)
+
+
+@pytest.mark.parametrize("default", [16, -1, 1.5, True, "8", None])
+def test_bad_defaults(default: Any) -> None:
+    """16 made an index out of range later, -1 counted against a text."""
+    with pytest.raises((TypeError, ValueError), match=r"default must be an integer in \[0, 15\], got"):
+        TokenWeights(np.array([1, 2]), default)
+
+
+@pytest.mark.parametrize("provenance", [None, [1], "text", {"key_ids": 5}, {"key_ids": "abc"}, {"key_ids": [7]}])
+def test_provenance_that_cannot_be_read(provenance: Any) -> None:
+    """A table that does not say its keys in the one form would be taken for one of other keys."""
+    with pytest.raises(TypeError, match="provenance must be a dict whose 'key_ids' is a list of texts, got"):
+        TokenWeights(np.array([1, 2]), provenance=provenance)
+    with pytest.raises(TypeError, match="provenance must be what JSON can hold"):
+        TokenWeights(np.array([1, 2]), provenance={"made": object()})
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"provenance": None}, "must say its default level and how it was made, its metadata does not; make it again"),
+        ({"provenance": "{"}, "must say its default level"),
+        ({"provenance": "[1]"}, "provenance must be a dict"),
+        ({"default": None}, "must say its default level"),
+        ({"default": "many"}, "must say its default level"),
+        ({"default": "16"}, r"default must be an integer in \[0, 15\]"),
+    ],
+)
+def test_files_with_other_metadata(tmp_path: Path, about: dict[str, Any], message: str) -> None:
+    fields = {"version": "1", "default": "8", "provenance": "{}", **about}
+    file = tmp_path / "t.safetensors"
+    file.write_bytes(save({"levels": np.array([1, 2], np.uint8)}, {k: v for k, v in fields.items() if v is not None}))
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        TokenWeights.load(file)
+    assert "\n" not in str(caught.value)

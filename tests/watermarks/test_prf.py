@@ -136,3 +136,11 @@ def test_words_on_cuda_equal_those_on_the_cpu() -> None:
         context, token = torch.randint(-1, 160000, (8, width)), torch.randint(0, 160000, (8, 333))
         expected = prf.context_words(2**64 - 3, context, token)
         assert torch.equal(prf.context_words(2**64 - 3, context.cuda(), token.cuda()).cpu(), expected)
+
+
+@pytest.mark.parametrize("key", ["secret\udcff", "\ud800secret"])
+def test_keys_that_are_no_text(key: str) -> None:
+    with pytest.raises(ValueError, match="key must be text that UTF-8 can hold, got other bytes") as caught:
+        prf.normalize_key(key)
+    assert caught.type is ValueError and not caught.value.__context__
+    assert prf.normalize_key(key.encode("utf-8", "surrogatepass")) >= 0

@@ -1,0 +1,13 @@
+"""Whether a str is text: Python's may hold half of a surrogate pair, which UTF-8 and every tokenizer lack."""
+
+from __future__ import annotations
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            return False
+    return True
