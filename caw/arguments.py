@@ -49,9 +49,15 @@ def check_watermark(watermark: Any) -> None:
         )
 
 
-def check_prompt_cache(prompt_cache: Any) -> None:
+def check_arguments(facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, prompt_cache: Any) -> Policy:
+    """The policy to use; raises or warns where the arguments of a call do not go together."""
+    check_watermark(watermark)
     if not isinstance(prompt_cache, PromptCache | None):
         raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")
+    policy = check_policy(policy, facts.name, tokenizer)
+    warn_of_ignored_settings(facts)
+    warn_of_dropout(facts)
+    return policy
 
 
 def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) -> Policy:
@@ -62,7 +68,7 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
         raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
         if model_name:
-            check_model(policy.network, model_name, stacklevel=5)
+            check_model(policy.network, model_name, stacklevel=6)
         if policy.network.token_class is not None and tokenizer is not None:
             check_tokenizer(policy.network.token_class.cpu(), tokenizer, policy.network.spec.line_ends)
     return policy
@@ -74,7 +80,7 @@ def warn_of_ignored_settings(facts: ModelFacts) -> None:
         warnings.warn(
             f"the model's generation config sets {', '.join(facts.ignored)}, which caw.generate leaves out; use "
             "model.generate(..., custom_generate=caw.decode) to keep it",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
@@ -84,7 +90,7 @@ def warn_of_dropout(facts: ModelFacts) -> None:
         warnings.warn(
             f"the model is in train mode and {facts.dropping} would drop at random; its texts are those of eval mode, "
             "and its mode is left as it was",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

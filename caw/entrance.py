@@ -12,22 +12,12 @@ from typing import Any
 
 import torch
 
-from caw.arguments import (
-    check_policy,
-    check_prompt_cache,
-    check_streamer,
-    check_watermark,
-    ended_on_error,
-    kernels_of,
-    warn_of_dropout,
-    warn_of_ignored_settings,
-)
+from caw.arguments import check_arguments, check_streamer, ended_on_error, kernels_of
 from caw.decoding.decoder import Decoder
 from caw.decoding.facts import ModelFacts
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
-from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.output import GenerationOutput, GenerationResult
@@ -203,11 +193,7 @@ def stream_results(
         check_streamer(streamer, prompts)
         facts = ModelFacts.of(model, tokenizer)
         kernels = kernels_of(settings.backend, facts)
-        check_watermark(watermark)
-        check_prompt_cache(prompt_cache)
-        policy = check_policy(policy, facts.name, tokenizer)
-        warn_of_ignored_settings(facts)
-        warn_of_dropout(facts)
+        policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache)
         accepted = accept_prompts(tokenizer, prompts, facts, settings.max_new_tokens, chat=settings.chat)
         stops = StopStrings(tokenizer, settings.stop)
         if not accepted.ids:
@@ -236,18 +222,10 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
         for index, error in accepted.refused.items():
             yield GenerationResult(index, "", [], "error", SequenceTrace() if with_trace else None, str(error))
         for sequence in decoder.run(accepted.ids, accepted.budgets, on_token):
-            result = _finish(sequence, accepted.indices[sequence.index], stops, with_trace)
+            result = GenerationResult.of(sequence, accepted.indices[sequence.index], stops, with_trace=with_trace)
             if result.error:
                 warnings.warn(result.error, stacklevel=3)
             yield result
     finally:
         if streamer is not None:
             streamer.end()
-
-
-def _finish(sequence: ActiveSequence, index: int, stops: StopStrings, with_trace: bool) -> GenerationResult:
-    tokens = sequence.tokens
-    visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
-    trace = sequence.trace if with_trace else None
-    error = f"prompt {index}: {sequence.error}" if sequence.error else ""
-    return GenerationResult(index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace, error)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from caw.decoding.sequence import ActiveSequence
+from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 
 
@@ -21,6 +23,17 @@ class GenerationResult:
     finish_reason: str
     trace: SequenceTrace | None
     error: str = ""
+
+    @classmethod
+    def of(
+        cls, sequence: ActiveSequence, index: int, stops: StopStrings, *, with_trace: bool = True
+    ) -> GenerationResult:
+        """Of a finished sequence; a stop string and what follows it are left out of the text."""
+        tokens = sequence.tokens
+        visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
+        trace = sequence.trace if with_trace else None
+        error = f"prompt {index}: {sequence.error}" if sequence.error else ""
+        return cls(index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace, error)
 
 
 @dataclass

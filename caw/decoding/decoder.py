@@ -19,11 +19,13 @@ from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.forward.spread_cache import SpreadCache
 from caw.decoding.model_lock import model_lock
 from caw.decoding.plan import Plan
-from caw.decoding.prefill import prefill, read_again, shared_beginning
+from caw.decoding.prefill import prefill
+from caw.decoding.reading import read_again
 from caw.decoding.sampling import stream_ids
 from caw.decoding.sequence import ActiveSequence
+from caw.decoding.sharing import shared_beginning
 from caw.decoding.state import DecodeState
-from caw.decoding.step import StepResult
+from caw.decoding.step_result import StepResult
 
 # called with (index of the prompt, its tokens so far) after each token; True ends the sequence
 StopCheck = Callable[[int, list[int]], bool]

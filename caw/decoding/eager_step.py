@@ -10,7 +10,8 @@ import torch
 from caw.decoding.forward.branching import forward_packed
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Step, StepResult, rectangular
+from caw.decoding.step import Step, rectangular
+from caw.decoding.step_result import StepResult
 from caw.record import Record
 from caw.watermarks import Position
 from caw.watermarks.ladder import Ladder

@@ -1,20 +1,17 @@
-"""How many sequences fit into memory, worked out before the first one starts.
+"""How much memory decoding needs, worked out before it starts.
 
 Every large tensor of decoding has a shape known beforehand: keys and values, candidates, logits, and the activations of
-the largest prefill. A batch that does not fit becomes a smaller one, whose slots are refilled more often.
+the largest prefill.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from caw.decoding.facts import ModelFacts
 from caw.decoding.forward.prefill_attention import EAGER_BLOCK
-from caw.decoding.free_memory import readable
-from caw.decoding.prefill import CHUNK, MAX_ROWS, MAX_TOKENS
+from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS
 from caw.record import RECORD_SIZE
 
 FLOAT, INT = 4, 8
@@ -33,9 +30,7 @@ class Needs:
 
 
 def decoding_needs(
-    config: Any,
-    dtype: torch.dtype,
-    vocab_size: int,
+    facts: ModelFacts,
     capacity: int,
     slots: int,
     copies: int,
@@ -46,7 +41,7 @@ def decoding_needs(
 
     limit: where texts outgrow a rotary embedding, so that prompts are read whole (`length_dependent`).
     """
-    size = dtype.itemsize
+    config, vocab_size, size = facts.config, facts.vocab_size, facts.dtype.itemsize
     heads = config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -72,26 +67,3 @@ def by_scores(config: Any, capacity: int) -> bool:
     window = getattr(config, "sliding_window", None)
     capped = bool(getattr(config, "attn_logit_softcapping", None)) or config.model_type == "gpt_oss"
     return capped or (isinstance(window, int) and window < capacity)
-
-
-def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
-    """The greatest batch up to `batch` whose needs are within the budget (bytes).
-
-    Raises ValueError if not even one sequence fits.
-    """
-    if budget is None:
-        return batch
-    fits = (budget - needs.fixed) // needs.per_sequence
-    if fits < 1:
-        least = needs.of(1)
-        raise ValueError(
-            f"max_memory must be at least {readable(least)} for the longest prompt and its new tokens, got "
-            f"{readable(budget)}; shorten prompts, lower max_new_tokens or raise max_memory"
-        )
-    if fits < batch:
-        warnings.warn(
-            f"{batch} sequences at once need {readable(needs.of(batch))} and "
-            f"{readable(budget)} may be used: {fits} are decoded at once",
-            stacklevel=5,
-        )
-    return min(batch, fits)

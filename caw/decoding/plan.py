@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 from caw import ops
+from caw.decoding.batch_size import alone, rows_that_fit
 from caw.decoding.facts import ModelFacts
 from caw.decoding.forward.prefill_attention import check_prefill_attention
-from caw.decoding.free_memory import memory_budget
-from caw.decoding.memory_needs import Needs, decoding_needs, fitting_batch
+from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.sampling import Warper, Warping, make_warper
-from caw.decoding.tensor_parallel import smallest
 from caw.policies import CapacityPolicy, Policy
 from caw.settings import MAX_SLOTS, Settings
 from caw.watermarks import Watermark
@@ -97,15 +95,14 @@ def make_plan(
         raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
     limit = facts.rope_limit if facts.rope_limit is not None and capacity > facts.rope_limit else None
     if limit is not None:  # texts of other lengths would change each other
-        prompt_cache, batch = None, _alone(batch, limit, capacity, inside_generate)
+        prompt_cache, batch = None, alone(batch, limit, capacity, inside_generate)
     slots, history = candidate_slots(watermark, policy, settings), history_needed(policy)
     copies = slots if settings.branching == "batch" else 1
     reach = positions_back(history, prompt_cache)
     spare = None
     if not inside_generate:
-        config, dtype, vocab_size = facts.config, facts.dtype, facts.vocab_size
-        needs = decoding_needs(config, dtype, vocab_size, capacity, slots, copies, reach, limit)
-        batch, spare = _fitting(facts, settings, batch, needs)
+        needs = decoding_needs(facts, capacity, slots, copies, reach, limit)
+        batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
     warper = processors or make_warper(settings)
     return Plan(
         facts=facts,
@@ -163,38 +160,6 @@ def capturable(watermark: Watermark | None, warper: Warper | None) -> bool:
     """Whether a step can do without the host: no foreign format, no processors of transformers' own."""
     native = watermark is None or watermark.native is not None
     return native and (warper is None or isinstance(warper, Warping))
-
-
-def _alone(batch: int, limit: int, capacity: int, keep_rows: bool) -> int:
-    """One sequence at a time, with a warning where more were asked for; ValueError where all rows are the caller's.
-
-    Beyond `rope_limit` tokens every position is turned otherwise ("longrope": Phi-3's 128k versions from 4097 on). In
-    transformers the longest text of a batch decides for all; here each text is as if alone. What was read of a text
-    before holds no longer once it is longer than that: transformers' Phi-3 then reads it anew, and so does this library
-    for all models, so that a text is what the model says of it as a whole.
-    """
-    if batch == 1:
-        return 1
-    what = f"texts of up to {capacity} tokens outgrow the model's first rotary embedding, which is for {limit}"
-    if keep_rows:
-        raise ValueError(
-            f"{what}, so each has to be decoded alone, got {batch} rows; give one row a call, use caw.generate, or "
-            "shorten prompts or max_new_tokens"
-        )
-    warnings.warn(
-        f"{what}: they are decoded one at a time, not {batch}; shorten prompts or max_new_tokens to have them together",
-        stacklevel=4,
-    )
-    return 1
-
-
-def _fitting(facts: ModelFacts, settings: Settings, batch: int, needs: Needs) -> tuple[int, int | None]:
-    """(how many sequences fit, bytes left beside them or None where that is unknown)."""
-    unplanned = facts.spread and settings.max_memory is None  # nothing says how the layers share the devices
-    budget = None if unplanned else memory_budget(settings.max_memory, facts.device)
-    batch = fitting_batch(batch, needs, budget)
-    batch = batch if facts.mesh is None else smallest(batch, facts.mesh, facts.device)
-    return batch, None if budget is None else budget - needs.of(batch)
 
 
 def _captured(

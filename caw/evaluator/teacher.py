@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from caw.decoding.prefill import common_length
+from caw.decoding.sharing import common_length
 from caw.evaluator.features import MAX_PREVIOUS
 from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 from caw.evaluator.positions import Positions

@@ -19,7 +19,7 @@ from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.sampling import stream_ids
-from caw.decoding.step import StepResult
+from caw.decoding.step_result import StepResult
 
 
 def started(

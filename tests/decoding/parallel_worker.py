@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 import caw
-from caw.decoding import plan
+from caw.decoding import batch_size, plan
 from caw.decoding.facts import ModelFacts
 from caw.settings import Settings
 
@@ -40,8 +40,8 @@ def main() -> None:
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     distributed.init_process_group("gloo")
     cut = AutoModelForCausalLM.from_pretrained(folder, tp_plan="auto", dtype=torch.float32).eval()
-    fits = plan.fitting_batch
-    plan.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
+    fits = batch_size.fitting_batch
+    batch_size.fitting_batch = lambda batch, *rest: min(fits(batch, *rest), 3 - rank)  # type: ignore[assignment]
     capacity = caw.CapacityPolicy(spread_evaluator(whole), theta=0.8, beta=1.5)
     found = {
         "cut": sum(isinstance(p, DTensor) for p in cut.parameters()),

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import GQA, PAD, POSITIONS, VOCAB, from_config, prompt, spread_evaluator
+from decoding.architectures import GQA, PAD, POSITIONS, from_config, prompt, spread_evaluator
 from decoding.brute_force import BruteForce, agree
 from decoding.running import make_decoder, run
 
 import caw
 from caw.decoding import prefill
+from caw.decoding.facts import ModelFacts
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache
 
@@ -110,5 +111,5 @@ def test_steps_stay_on_the_host_where_the_embedding_changes(phi: Any) -> None:
 
 
 def test_whole_prompts_are_planned_for(phi: Any) -> None:
-    plan = [decoding_needs(phi.config, torch.float32, VOCAB, 100_000, 1, 1, 0, limit).fixed for limit in (None, LIMIT)]
+    plan = [decoding_needs(ModelFacts.of(phi), 100_000, 1, 1, 0, limit).fixed for limit in (None, LIMIT)]
     assert plan[1] > 5 * plan[0]

@@ -16,10 +16,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import caw
 from caw.decoding import free_memory as free_module
+from caw.decoding.batch_size import fitting_batch
 from caw.decoding.decoder import Decoder
-from caw.decoding.facts import vocabulary_size
+from caw.decoding.facts import ModelFacts, vocabulary_size
 from caw.decoding.free_memory import free_memory, memory_budget
-from caw.decoding.memory_needs import Needs, decoding_needs, fitting_batch
+from caw.decoding.memory_needs import Needs, decoding_needs
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 
@@ -88,9 +89,8 @@ def test_plan_covers_what_is_held(model: Any, dtype: torch.dtype, branching: str
         held = [decoder.cache.store, decoder.cache.scratch, decoder.state.logits, decoder.state.padded_tokens,
                 *decoder.state.records]  # fmt: skip
         sizes.append(sum(t.numel() * t.element_size() for t in held))
-    config = model.config.get_text_config(decoder=True)
     slots = decoder.plan.slots
-    needs = decoding_needs(config, dtype, vocabulary_size(model), 60, slots, slots if branching == "batch" else 1, 1)
+    needs = decoding_needs(decoder.plan.facts, 60, slots, slots if branching == "batch" else 1, 1)
     one_more = (sizes[1] - sizes[0]) / 10
     assert one_more <= needs.per_sequence <= 2 * one_more + slots * vocabulary_size(model) * 8
 
@@ -120,7 +120,7 @@ def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: i
     policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous=history), hidden=4).eval(), theta=1.0)
     capacity = max(lengths) + 2
     decoder = make_decoder(model, caw.KGW(key=1), policy, len(prompts), capacity, max_new_tokens=2)
-    needs = decoding_needs(config, torch.float32, vocab, capacity, 2, 1, history)
+    needs = decoding_needs(decoder.plan.facts, capacity, 2, 1, history)
     peak = allocated(lambda: list(decoder.run(prompts, [2] * len(prompts))), tmp_path / "trace.json")
     assert peak <= needs.fixed + len(prompts) * needs.per_sequence < 5 * peak
 
@@ -148,7 +148,7 @@ def test_a_small_budget_changes_no_text(llama: Any) -> None:
     prompts = [prompt(3 + i, i) for i in range(6)]
     settings: dict[str, Any] = {"max_new_tokens": 8}
     expected = run(llama, prompts, caw.KGW(key=1), policy_of(llama), **settings)
-    needs = decoding_needs(llama.config, torch.float32, vocabulary_size(llama), 8 + 8, 2, 1, 1)
+    needs = decoding_needs(ModelFacts.of(llama), 8 + 8, 2, 1, 1)
     budget = needs.fixed + 2 * needs.per_sequence
     with pytest.warns(UserWarning, match="2 are decoded at once"):
         cut = run(llama, prompts, caw.KGW(key=1), policy_of(llama), max_memory=budget, **settings)

@@ -9,10 +9,11 @@ import torch
 from decoding.architectures import prompt
 from decoding.running import run
 
-from caw.decoding import prefill as prefill_module
+from caw.decoding import reading
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.sibling_cache import SiblingCache
-from caw.decoding.prefill import prefill, shared_beginning
+from caw.decoding.prefill import prefill
+from caw.decoding.sharing import shared_beginning
 from caw.record import Record
 from caw.testing import assert_close
 
@@ -62,8 +63,8 @@ def test_groups_change_nothing(llama: Any, rows: int, tokens: int, monkeypatch: 
     """Few rows or few tokens a forward."""
     texts = [prompt(length, i) for i, length in enumerate(LENGTHS)]
     expected, records, _ = run_prefill(llama, texts, 1)
-    monkeypatch.setattr(prefill_module, "MAX_ROWS", rows)
-    monkeypatch.setattr(prefill_module, "MAX_TOKENS", tokens)
+    monkeypatch.setattr(reading, "MAX_ROWS", rows)
+    monkeypatch.setattr(reading, "MAX_TOKENS", tokens)
     logits, others, _ = run_prefill(llama, texts, 1)
     assert_close(logits, expected, "forward")
     for a, b in zip(others, records, strict=True):
@@ -103,7 +104,7 @@ def test_chunks_change_nothing(model: Any, history: int, chunk: int, monkeypatch
     """Windows, caps and sinks too; wanted positions lie in several chunks."""
     texts = [prompt(length, i) for i, length in enumerate(LENGTHS)]
     whole = run_prefill(model, texts, history)
-    monkeypatch.setattr(prefill_module, "CHUNK", chunk)
+    monkeypatch.setattr(reading, "CHUNK", chunk)
     same_prefill(run_prefill(model, texts, history), whole)
 
 
@@ -112,7 +113,7 @@ def test_chunks_change_nothing(model: Any, history: int, chunk: int, monkeypatch
 def test_a_shared_beginning_changes_nothing(
     model: Any, history: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefill_module, "CHUNK", chunk)
+    monkeypatch.setattr(reading, "CHUNK", chunk)
     beginning = prompt(9, 50)
     texts = [beginning + prompt(length, i) for i, length in enumerate((3, 4, 7, 3))]
     same_prefill(run_prefill(model, texts, history, shared=9), run_prefill(model, texts, history))
@@ -121,8 +122,8 @@ def test_a_shared_beginning_changes_nothing(
 def test_the_model_sees_a_shared_beginning_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when slots are refilled later."""
     seen: list[int] = []
-    inner = prefill_module._chunk
-    monkeypatch.setattr(prefill_module, "_chunk", lambda *a: (seen.append(a[3].numel()), inner(*a))[1])
+    inner = reading._chunk
+    monkeypatch.setattr(reading, "_chunk", lambda *a: (seen.append(a[3].numel()), inner(*a))[1])
     beginning = prompt(40, 50)
     texts = [beginning + prompt(3, i) for i in range(5)]
     expected = [run(llama, [t], max_new_tokens=4).tokens[0] for t in texts]

@@ -16,8 +16,7 @@ from decoding.test_slots import RAGGED, policy_of
 
 import caw
 from caw import PromptCache
-from caw.decoding import facts, plan
-from caw.decoding import prefill as prefill_module
+from caw.decoding import batch_size, facts, plan, reading
 from caw.decoding import prompt_cache as cache_module
 from caw.decoding.prompt_cache import REACH, KeptPrompt
 from caw.evaluator import Evaluator
@@ -32,14 +31,14 @@ CPU = torch.device("cpu")
 def tokens_read() -> Iterator[list[int]]:
     """How many (padded) tokens of prompts went through the model, forward by forward."""
     read: list[int] = []
-    original = prefill_module._chunk
+    original = reading._chunk
 
     def counted(model: Any, cache: Any, rows: Any, ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         read.append(ids.numel())
         return original(model, cache, rows, ids, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefill_module, "_chunk", counted)
+        patch.setattr(reading, "_chunk", counted)
         yield read
 
 
@@ -202,7 +201,7 @@ def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         kept = PromptCache(max_memory=limit)
         assert run(llama, RAGGED, batch=2, max_memory="1MiB", prompt_cache=kept).tokens == plain.tokens
         assert len(kept) == len(RAGGED)
-    monkeypatch.setattr(plan, "memory_budget", lambda given, device: needed[0])
+    monkeypatch.setattr(batch_size, "memory_budget", lambda given, device: needed[0])
     needed, original = [0], plan.decoding_needs
 
     def needs(*given: Any) -> Any:
@@ -219,7 +218,7 @@ def test_decoding_goes_first(llama: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_unknown_free_memory_has_a_bound(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "memory_budget", lambda given, device: None)
-    monkeypatch.setattr(plan, "memory_budget", lambda given, device: None)
+    monkeypatch.setattr(batch_size, "memory_budget", lambda given, device: None)
     first = PromptCache()
     run(llama, RAGGED, prompt_cache=first)
     assert len(first) == 4

@@ -13,7 +13,7 @@ import torch
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step import StepResult
+from caw.decoding.step_result import StepResult
 
 NOT_EMITTED = -1
 BROKEN = -2

@@ -14,7 +14,7 @@ from caw.decoding.capture.device_step import DeviceStep, OutputRing
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step import StepResult
+from caw.decoding.step_result import StepResult
 
 ROUND = 8  # steps between two looks at what came out; a text ended by a stop string runs on for up to two rounds
 WORTH_CAPTURING = 32  # steps of one batch that pay for a capture, which costs about as much as a few of them

@@ -1,0 +1,70 @@
+"""How many sequences are decoded at once: as many as asked for, as many as fit, or one where texts change each other.
+
+A batch that does not fit becomes a smaller one, whose rows are refilled more often.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from caw.decoding.facts import ModelFacts
+from caw.decoding.free_memory import memory_budget, readable
+from caw.decoding.memory_needs import Needs
+from caw.decoding.tensor_parallel import smallest
+
+
+def rows_that_fit(
+    facts: ModelFacts, max_memory: int | float | str | None, batch: int, needs: Needs
+) -> tuple[int, int | None]:
+    """(how many sequences fit, bytes left beside them or None where that is unknown)."""
+    unplanned = facts.spread and max_memory is None  # nothing says how the layers share the devices
+    budget = None if unplanned else memory_budget(max_memory, facts.device)
+    batch = fitting_batch(batch, needs, budget)
+    batch = batch if facts.mesh is None else smallest(batch, facts.mesh, facts.device)
+    return batch, None if budget is None else budget - needs.of(batch)
+
+
+def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
+    """The greatest batch up to `batch` whose needs are within the budget (bytes).
+
+    Raises ValueError if not even one sequence fits.
+    """
+    if budget is None:
+        return batch
+    fits = (budget - needs.fixed) // needs.per_sequence
+    if fits < 1:
+        least = needs.of(1)
+        raise ValueError(
+            f"max_memory must be at least {readable(least)} for the longest prompt and its new tokens, got "
+            f"{readable(budget)}; shorten prompts, lower max_new_tokens or raise max_memory"
+        )
+    if fits < batch:
+        warnings.warn(
+            f"{batch} sequences at once need {readable(needs.of(batch))} and "
+            f"{readable(budget)} may be used: {fits} are decoded at once",
+            stacklevel=5,
+        )
+    return min(batch, fits)
+
+
+def alone(batch: int, limit: int, capacity: int, keep_rows: bool) -> int:
+    """One sequence at a time, with a warning where more were asked for; ValueError where all rows are the caller's.
+
+    Beyond `rope_limit` tokens every position is turned otherwise ("longrope": Phi-3's 128k versions from 4097 on). In
+    transformers the longest text of a batch decides for all; here each text is as if alone. What was read of a text
+    before holds no longer once it is longer than that: transformers' Phi-3 then reads it anew, and so does this library
+    for all models, so that a text is what the model says of it as a whole.
+    """
+    if batch == 1:
+        return 1
+    what = f"texts of up to {capacity} tokens outgrow the model's first rotary embedding, which is for {limit}"
+    if keep_rows:
+        raise ValueError(
+            f"{what}, so each has to be decoded alone, got {batch} rows; give one row a call, use caw.generate, or "
+            "shorten prompts or max_new_tokens"
+        )
+    warnings.warn(
+        f"{what}: they are decoded one at a time, not {batch}; shorten prompts or max_new_tokens to have them together",
+        stacklevel=4,
+    )
+    return 1
