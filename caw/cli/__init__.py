@@ -1,5 +1,27 @@
-"""The command line: one file a command, `app.py` gathers them."""
+"""The command line: one file a command, `app.py` names them."""
 
-from caw.cli.app import app, main
+from caw.lazy import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from caw.cli.app import app
+else:  # importing it must take no time: until `main` is called, Ctrl-C is Python's own
+    __getattr__, __dir__ = lazy_names(__name__, {"app": "caw.cli.app"})
 
 __all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point of the `caw` script."""
+    try:
+        from caw.cli.interrupts import leave_on_interrupt
+
+        leave_on_interrupt()
+    except KeyboardInterrupt:
+        import os
+
+        os.write(2, b"caw: interrupted\n")
+        os._exit(130)
+    from caw.cli.app import app
+
+    app()

@@ -1,4 +1,4 @@
-"""The `caw` program: gathers the commands. A new command is one file and one line here."""
+"""The `caw` program: names the commands. A new command is one file and one entry here."""
 
 from __future__ import annotations
 
@@ -7,23 +7,71 @@ from typing import Annotated
 import typer
 
 import caw
-from caw.cli.benchmark_command import benchmark
-from caw.cli.demo_command import demo
-from caw.cli.detect_command import detect
-from caw.cli.detection_weights_command import detection_weights
-from caw.cli.evaluate_command import evaluate
-from caw.cli.generate_command import generate
-from caw.cli.label_command import label
-from caw.cli.train_evaluator_command import train_evaluator_command
-from caw.cli.tune_command import tune_command
+from caw.cli.lazy_group import LazyCommand, lazy_group
+
+# the sentences are the first paragraphs of the commands' docstrings, which would take long to import; a test compares
+COMMANDS = {
+    "demo": LazyCommand(
+        "caw.cli.demo_command", "demo",
+        "Show one prompt's plain, KGW and CAW outputs, token by token, each with its p-value and speed.",
+    ),
+    "generate": LazyCommand(
+        "caw.cli.generate_command", "generate",
+        "Generate (watermarked) texts from one prompt, or from a JSONL file of prompts.",
+    ),
+    "detect": LazyCommand(
+        "caw.cli.detect_command", "detect", "Test texts for a watermark, without the model and without the prompt."
+    ),
+    "detection-weights": LazyCommand(
+        "caw.cli.detection_weights_command", "detection_weights", "Make a table of weights for `caw detect --weights`."
+    ),
+    "label": LazyCommand(
+        "caw.cli.label_command", "label",
+        "Mark the segments of reference answers that carry their quality, for `caw train-evaluator`.",
+    ),
+    "train-evaluator": LazyCommand(
+        "caw.cli.train_evaluator_command", "train_evaluator_command",
+        "Train an evaluator for a model: one pass of the model over labelled answers, then a small network.",
+    ),
+    "tune": LazyCommand(
+        "caw.cli.tune_command", "tune_command",
+        "Choose theta (and beta) for `caw generate --policy capacity` on your own prompts.",
+    ),
+    "benchmark": LazyCommand(
+        "caw.cli.benchmark_command", "benchmark", "Measure what watermarking costs on this machine."
+    ),
+}  # fmt: skip
+EVALUATIONS = {
+    "run": LazyCommand(
+        "caw.cli.evaluate_run_command", "evaluate_run_command",
+        "Generate answers with and without watermarks, grade them, and test them for the marks.",
+    ),
+    "attack": LazyCommand(
+        "caw.cli.evaluate_attack_command", "evaluate_attack_command",
+        "Edit the texts of a run, marked and unmarked alike, and test them again for the marks.",
+    ),
+    "perplexity": LazyCommand(
+        "caw.cli.evaluate_perplexity_command", "evaluate_perplexity_command",
+        "Compute the perplexity of a run's texts under a second model, for the box plots and p-values of the report.",
+    ),
+    "report": LazyCommand(
+        "caw.cli.evaluate_report_command", "evaluate_report_command", "Write the tables and figures of an evaluation."
+    ),
+    "evaluator": LazyCommand(
+        "caw.cli.evaluate_evaluator_command", "evaluate_evaluator_command",
+        "Measure how well evaluators tell key tokens from others, on held-out documents.",
+    ),
+}  # fmt: skip
 
 app = typer.Typer(
+    cls=lazy_group(COMMANDS),
     no_args_is_help=True,
     rich_markup_mode="markdown",
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks can print local variables, the key among them
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+evaluate = typer.Typer(cls=lazy_group(EVALUATIONS), no_args_is_help=True, rich_markup_mode="markdown")
 
 
 def _version(asked: bool) -> None:
@@ -50,17 +98,9 @@ def root(
     """
 
 
-app.command()(demo)
-app.command()(generate)
-app.command()(detect)
-app.command("detection-weights")(detection_weights)
-app.command()(label)
-app.command("train-evaluator")(train_evaluator_command)
-app.command("tune")(tune_command)
-app.command()(benchmark)
+@evaluate.callback()
+def measure() -> None:
+    """Measure watermarks and evaluators."""
+
+
 app.add_typer(evaluate, name="evaluate")
-
-
-def main() -> None:
-    """Entry point of the `caw` script."""
-    app()

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from caw.benchmark import BenchmarkSettings, run
-from caw.benchmark.cases import Variant
-from caw.benchmark.compare import Change, compare, read
-from caw.benchmark.equality import DifferentTokensError
-from caw.benchmark.models import SHAPES
-from caw.benchmark.modes import PLAIN
-from caw.benchmark.plot import plot, require_matplotlib
+from caw.benchmark.shapes import SHAPES
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.defaults import THETA
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL
+
+if TYPE_CHECKING:
+    from caw.benchmark.compare import Change
 
 CASES, OUTPUT = "Cases", "Output"
 MODES_HELP = (
@@ -81,6 +75,13 @@ def benchmark(
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     """
     with user_errors():
+        from rich.console import Console
+
+        from caw.benchmark import BenchmarkSettings, run
+        from caw.benchmark.compare import compare, read
+        from caw.benchmark.equality import DifferentTokensError
+        from caw.benchmark.plot import plot, require_matplotlib
+
         settings = BenchmarkSettings(
             model, shapes, evaluator, tuple(_names(modes)), _numbers("--batch", batch), _numbers("--prompt", prompt),
             tokens, _numbers("--candidates", candidates), rounds, theta, beta, dtype,
@@ -138,6 +139,8 @@ def show(found: dict[str, Any]) -> None:
 
 
 def show_notes(found: dict[str, Any]) -> None:
+    from rich.console import Console
+
     console = Console()
     for line in notes(found):
         console.print(line, highlight=False)
@@ -145,6 +148,12 @@ def show_notes(found: dict[str, Any]) -> None:
 
 def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
     """The table of one case."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from caw.benchmark.cases import Variant
+
     title = f"batch {batch}, prompt of {prompt} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
@@ -183,6 +192,8 @@ def _short(ratio: float) -> str:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """What the figures belong to, what was not counted, and where sides differ."""
+    from caw.benchmark.modes import PLAIN
+
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
     rounds = max((row["ratio"]["n"] for row in rows if "ratio" in row), default=0)
     lines = [
@@ -207,6 +218,9 @@ def notes(found: dict[str, Any]) -> list[str]:
 
 def show_changes(changes: list[Change]) -> bool:
     """What changed beyond noise; whether anything got worse."""
+    from rich.console import Console
+    from rich.table import Table
+
     flagged = [change for change in changes if change.beyond_noise]
     console = Console()
     if not flagged:

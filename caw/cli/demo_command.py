@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.defaults import DELTA, GAMMA, THETA
-from caw.demo import render, run_demo
-from caw.demo_page import page
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL, load_model
-from caw.policies import CapacityPolicy
-from caw.settings import Settings
-from caw.watermarks import KGW
 
 # chosen by trying a few: on this prompt the small model does not fall into repetition, plain or marked
 PROMPT = "Describe the water cycle."
@@ -54,6 +48,14 @@ def demo(
     - caw demo --prompt "Tell me about the history of tea." --theta 0.5
     """
     with user_errors():
+        from rich.console import Console
+
+        from caw.demo import render, run_demo
+        from caw.demo_page import page
+        from caw.policies import CapacityPolicy
+        from caw.settings import Settings
+        from caw.watermarks import KGW
+
         check_paths({"--model": model, "--evaluator": evaluator}, {"--html": html})
         watermark = opt.build_watermark("kgw", key or KEY, {"delta": delta, "gamma": gamma})
         assert isinstance(watermark, KGW)

@@ -7,25 +7,24 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from caw.cli import options as opt
 from caw.cli.detect_config import read_candidates
-from caw.cli.detect_output import Item, Result, result_line, show, show_null_reports, show_power
+from caw.cli.detect_output import Item, result_line, show, show_null_reports, show_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.detection import Detector
-from caw.detection.candidates import detect_any
-from caw.detection.html_report import write_html
-from caw.detection.null_report import null_report, plot_qq
-from caw.detection.power import LENGTHS, power_table
 from caw.files import check_paths
 from caw.inputs import open_input, read_text
 from caw.jsonl import Row, read_rows, text_field
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.progress import Bar
-from caw.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from caw.cli.detect_output import Result
+    from caw.detection import Detector
+    from caw.watermarks import Watermark
 
 CHUNK = 64  # texts handed to the detector at once
 TEST, REPORT = "Test", "Reports"
@@ -118,6 +117,8 @@ def detect(
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     """
     with user_errors():
+        from caw.detection import Detector
+
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
         files = {"--config": config, "--tokenizer": tokenizer, "--weights": weights}
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
@@ -191,6 +192,8 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
 
 def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
     """Test all items, print what was found; how many could not be tested."""
+    from caw.detection.html_report import write_html
+
     results: list[tuple[Item, Result]] = []
     bad = 0
     # lines of JSON on a terminal show by themselves how far the test is
@@ -215,6 +218,8 @@ def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
 
 
 def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
+    from caw.detection.null_report import null_report, plot_qq
+
     with Bar(len(items) * len(task.detectors), "testing", "texts") as bar:
         reports = {
             name: null_report([i.content for i in items], d, done=bar.finish) for name, d in task.detectors.items()
@@ -230,6 +235,8 @@ def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
 
 
 def _report_power(task: Task, items: Sequence[Item]) -> None:
+    from caw.detection.power import LENGTHS, power_table
+
     with Bar(len(items) * len(task.detectors) * (1 + len(LENGTHS)), "testing", "tests") as bar:
         tables = [power_table([i.content for i in items], d, done=bar.finish) for d in task.detectors.values()]
     for detector, rows in zip(task.detectors.values(), tables, strict=True):
@@ -281,6 +288,8 @@ def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Res
 
 def _detect_chunk(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
     """One call for all; one by one only if something among them is refused."""
+    from caw.detection.candidates import detect_any
+
     contents = [item.content for item in items]
     try:
         results = task.only(contents) if task.only else detect_any(contents, task.detectors, task.fpr)

@@ -17,11 +17,13 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
 from caw.inputs import read_text
-from caw.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from caw.watermarks import Watermark
 
 
 def read_candidates(path: Path) -> dict[str, Watermark]:
@@ -52,7 +54,7 @@ def _candidate(entry: Any, where: str) -> tuple[str, Watermark]:
     kind = values.pop("watermark", "kgw")
     if not isinstance(kind, str) or kind not in opt.WATERMARKS:
         raise ValueError(f"{where}: watermark must be one of {', '.join(opt.WATERMARKS)}, got {kind!r}; choose one")
-    cls = opt.WATERMARKS[kind][0]
+    cls = opt.watermark_class(kind)
     key, variable = values.pop("key", None), values.pop("key_env", None)
     if (key is None) == (variable is None):
         raise ValueError(f"{where}: expected one of key and key_env, got {'none' if key is None else 'both'}; give one")

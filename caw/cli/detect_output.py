@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from caw.detection import DetectionResult
-from caw.detection.candidates import CandidatesResult
-from caw.detection.null_report import NullReport, Rate
-from caw.detection.power import PowerRow
-from caw.detection.regions import Region
 from caw.jsonl import RowId
 from caw.show import format_p, is_p, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from caw.detection import DetectionResult
+    from caw.detection.candidates import CandidatesResult
+    from caw.detection.null_report import NullReport, Rate
+    from caw.detection.power import PowerRow
+    from caw.detection.regions import Region
+
+    Result = DetectionResult | CandidatesResult
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,10 @@ class Item:
     content: str | list[int]
 
 
-Result = DetectionResult | CandidatesResult
-
-
 def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
     """What --json prints of one text."""
+    from caw.detection.candidates import CandidatesResult
+
     if isinstance(result, CandidatesResult):
         results = {name: result_line(item, r, scores) for name, r in result.results.items()}
         for line in results.values():
@@ -57,6 +58,12 @@ def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
 
 def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     """Results for people, on stdout: sentences for a single text, a table of many."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from caw.detection.candidates import CandidatesResult
+
     console = Console()
     if single:
         for item, result in results:
@@ -138,6 +145,11 @@ def _tokens(region: Region, result: DetectionResult) -> str:
 
 
 def _show_one(console: Console, item: Item, result: Result) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from caw.detection import DetectionResult
+
     style = "bold green" if result.is_watermarked else "bold"
     console.print(result.message, style=style, highlight=False, markup=False)
     if isinstance(result, DetectionResult):
@@ -173,6 +185,10 @@ def _show_findings(console: Console, item: Item, result: DetectionResult, name: 
 
 def show_null_reports(reports: dict[str, NullReport]) -> None:
     """Rates of each key, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console()
     for name, report in reports.items():
         named = f"{name}: " if name != report.watermark else ""
@@ -204,6 +220,9 @@ def _rate(rate: Rate) -> str:
 
 def show_power(rows: Sequence[PowerRow]) -> None:
     """Share of marked texts found, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("tokens", "false-positive rate", "expected", "measured (95 % interval)", "texts")
     for row in rows:
         measured = f"{row.measured:.3f} ({row.low:.3f} - {row.high:.3f})" if row.texts else "-"

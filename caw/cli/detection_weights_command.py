@@ -5,28 +5,22 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.defaults import THETA
-from caw.detection.estimate_weights import estimate_weights, weights_by_kind
-from caw.detection.expected_weights import expected_weights, strengths_of
-from caw.detection.weights import TokenWeights
-from caw.evaluator import Evaluator
-from caw.evaluator.pipeline import fitted
-from caw.evaluator.positions import Positions
-from caw.evaluator.train import predict
 from caw.files import check_paths
 from caw.inputs import open_input
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
-from caw.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from caw.detection.weights import TokenWeights
+    from caw.evaluator import Evaluator
+    from caw.watermarks import Watermark
 
 
 def detection_weights(
@@ -72,6 +66,10 @@ def detection_weights(
     """
     bad = 0
     with user_errors():
+        from caw.detection.estimate_weights import estimate_weights, weights_by_kind
+        from caw.detection.weights import TokenWeights
+        from caw.evaluator import Evaluator
+
         check_paths(
             {"--input": input, "--config": config, "--like": like, "--positions": positions, "--evaluator": evaluator,
              "--tokenizer": tokenizer},
@@ -104,6 +102,13 @@ def from_positions(
     folder: Path, evaluator: Evaluator, theta: float, tokenizer: str, about: dict[str, Any]
 ) -> TokenWeights:
     """The table of the strengths that a capacity policy would have on stored positions."""
+    import numpy as np
+
+    from caw.detection.expected_weights import expected_weights, strengths_of
+    from caw.evaluator.pipeline import fitted
+    from caw.evaluator.positions import Positions
+    from caw.evaluator.train import predict
+
     stored = Positions.open(folder)
     evaluator = fitted(evaluator, tokenizer, stored)
     capacity = predict(evaluator, stored.features(evaluator.spec, np.arange(len(stored)), evaluator.token_class))
@@ -136,6 +141,9 @@ def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[di
 
 
 def _show(about: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     means = about.get("mean_by_kind") or about["mean_strength_by_kind"]
     table = Table("kind of token", "green (or mean score) where marked" if "mean_by_kind" in about else "mean strength")
     for kind, mean in means.items():

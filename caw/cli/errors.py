@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 import typer
 
-BAD_LINES, BAD_USAGE, INTERRUPTED = 1, 2, 130
+from caw.cli.interrupts import INTERRUPTED, working
+
+__all__ = ["BAD_LINES", "BAD_USAGE", "INTERRUPTED", "complain", "one_sentence", "user_errors"]
+BAD_LINES, BAD_USAGE = 1, 2
 # what the library raises for users' input; a bug of its own (AssertionError, KeyError, ...) keeps its traceback
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
 
@@ -22,12 +24,13 @@ USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
 def user_errors() -> Iterator[None]:
     """Errors become one sentence on stderr and exit code 2 inside the block, warnings one line each.
 
-    CAW_TRACEBACK=1 lets errors through.
+    Ctrl-C becomes one sentence and exit code 130. CAW_TRACEBACK=1 lets errors through.
     """
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            yield
+            with working():
+                yield
         except BrokenPipeError:  # the reader of our output has gone; typer ends the program quietly
             raise
         except USER_ERRORS as error:
@@ -39,7 +42,10 @@ def user_errors() -> Iterator[None]:
         except KeyboardInterrupt:
             complain("interrupted")
             raise typer.Exit(INTERRUPTED) from None
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            torch = sys.modules.get("torch")  # who has not imported it has no memory of a device
+            if torch is None or not isinstance(error, torch.OutOfMemoryError):
+                raise
             complain("the device ran out of memory; lower --batch-size or --max-new-tokens, or use --device cpu")
             raise typer.Exit(BAD_LINES) from None
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.evaluation.attacked import Attacker, choose_plans
-from caw.evaluation.attacks import AttackSetup
-from caw.evaluation.config import Config, read_config
-from caw.evaluation.manifest import check_cells
-from caw.evaluation.results import Results
-from caw.evaluation.scoring import Scorer
-from caw.evaluation.store import Store
+
+if TYPE_CHECKING:
+    from caw.evaluation.config import Config
 
 RESOURCES, ENDPOINT, RUNNING = "What attacks need", "Paraphrase", "Running"
 
@@ -65,8 +59,13 @@ def evaluate_attack_command(
     - caw evaluate attack runs/first --attack paraphrase --paraphrase-model my-model --base-url http://localhost:8000/v1
     """
     with user_errors():
-        if threads is not None:
-            torch.set_num_threads(threads)
+        from caw.evaluation.attacked import Attacker, choose_plans
+        from caw.evaluation.attacks import AttackSetup
+        from caw.evaluation.results import Results
+        from caw.evaluation.scoring import Scorer
+        from caw.evaluation.store import Store
+
+        opt.set_threads(threads)
         config = config_of_run(run_folder)
         endpoint: dict[str, object] = {"model": paraphrase_model, "key": os.environ.get(key_env), "base_url": base_url,
                     "requests_per_minute": requests_per_minute}  # fmt: skip
@@ -92,6 +91,10 @@ def evaluate_attack_command(
 def config_of_run(folder: Path) -> Config:
     """The config that a run's folder keeps; raises FileNotFoundError for a folder without one,
     ValueError where texts were made otherwise than it says (with another CAW_KEY, for one)."""
+    from caw.evaluation.config import read_config
+    from caw.evaluation.manifest import check_cells
+    from caw.evaluation.store import Store
+
     path = folder / "config.yaml"
     if not path.is_file():
         raise FileNotFoundError(
@@ -103,6 +106,9 @@ def config_of_run(folder: Path) -> Config:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     several = len({(row["model"], row["task"]) for row in rows}) > 1
     table = Table("setting", "attack", "words changed", "TPR at 1 %", "AUROC", "texts")
     for row in rows:

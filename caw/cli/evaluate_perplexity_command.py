@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
-from caw.evaluation.attacked import choose_plans
-from caw.evaluation.judge import Judge, check_given, judge_name
-from caw.evaluation.scoring import Scorer
-from caw.evaluation.store import Store
 from caw.models import load_model
 
 
@@ -43,8 +38,12 @@ def evaluate_perplexity_command(
     - caw evaluate perplexity runs/first --model smollm2-135m --limit 40 --given nothing
     """
     with user_errors():
-        if threads is not None:
-            torch.set_num_threads(threads)
+        from caw.evaluation.attacked import choose_plans
+        from caw.evaluation.judge import Judge, check_given, judge_name
+        from caw.evaluation.scoring import Scorer
+        from caw.evaluation.store import Store
+
+        opt.set_threads(threads)
         config = config_of_run(run_folder)
         plans = choose_plans(config.plan(), only or ())
         check_given(given)  # before a model is loaded for nothing

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from caw.cli.errors import complain, user_errors
-from caw.evaluation.report import write_report
-from caw.evaluation.report_data import read_report_data
 from caw.files import check_paths
 
 
@@ -34,6 +32,9 @@ def evaluate_report_command(
     - caw evaluate report published --output published --no-page
     """
     with user_errors():
+        from caw.evaluation.report import write_report
+        from caw.evaluation.report_data import read_report_data
+
         written = {str(path): path for path in (output / "report.md", output / "index.html") if path.exists()}
         check_paths({str(path): path for path in run_folder.glob("*") if path not in written.values()}, written)
         data = read_report_data(run_folder, benchmarks)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
+from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
-from caw.evaluation.config import Config, read_config
-from caw.evaluation.publish import PUBLISHED, publish
-from caw.evaluation.run import Runner, Shard
-from caw.evaluation.store import Store
 from caw.files import check_paths
+
+if TYPE_CHECKING:
+    from caw.evaluation.config import Config
 
 
 def evaluate_run_command(
@@ -65,10 +64,14 @@ def evaluate_run_command(
     - torchrun --nproc-per-node 2 -m caw.cli evaluate run --config first.yaml
     """
     with user_errors():
+        from caw.evaluation.config import read_config
+        from caw.evaluation.publish import publish
+        from caw.evaluation.run import Runner, Shard
+        from caw.evaluation.store import Store
+
         settings = read_config(config)
         shard = Shard(rank, world_size)
-        if threads is not None:
-            torch.set_num_threads(threads)
+        opt.set_threads(threads)
         folder = output or Path(settings.output)
         _check_files(config, settings, folder, publish_to)
         store = Store(folder)
@@ -87,6 +90,8 @@ def evaluate_run_command(
 
 def _check_files(given: Path, config: Config, folder: Path, publish_to: Path | None) -> None:
     """Refuse files of the folders that are replaced, where they are what the run reads."""
+    from caw.evaluation.publish import PUBLISHED
+
     read: dict[str, Path | str | None] = {"--config": given}
     read |= {f"tasks.{name}": getattr(task, "path", None) for name, task in config.tasks.items()}
     read |= {f"models.{name}": spec.source for name, spec in config.models.items()}

@@ -11,26 +11,24 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.cli.policy_choice import choose_policy, what_marks
-from caw.decoding.facts import ModelFacts
-from caw.decoding.plan import marks_eos
-from caw.decoding.prompts import encode_prompts, fit_budget
-from caw.entrance import GenerationResult, iter_generate
 from caw.files import check_paths
 from caw.inputs import open_input, read_text
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
-from caw.policies import Policy
 from caw.progress import GenerationProgress
-from caw.settings import Settings
-from caw.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from caw.entrance import GenerationResult
+    from caw.policies import Policy
+    from caw.settings import Settings
+    from caw.watermarks import Watermark
 
 
 @dataclass(frozen=True)
@@ -159,6 +157,10 @@ def generate(
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
+        from caw.decoding.plan import marks_eos
+        from caw.decoding.stopping import StopStrings
+        from caw.settings import Settings
+
         check_paths({"--input": input, "--model": model, "--evaluator": evaluator}, {"--output": output})
         mark = opt.build_watermark(
             watermark,
@@ -187,6 +189,7 @@ def generate(
         plan = Plan(
             model, mark, how if mark else None, settings, batch_size, tuple(stop or ()), chat, with_prompt, running
         )
+        StopStrings(None, plan.stop)  # refuses what is no string before a model is loaded
         encode(plan.label)  # refuses an option that no line can hold
         device = opt.prepare_device(device, threads)
         jobs, bad = read_jobs(prompt, input, field)
@@ -237,6 +240,9 @@ def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
 
     source: the file they are from, None = a single prompt.
     """
+    from caw.decoding.facts import ModelFacts
+    from caw.decoding.prompts import encode_prompts, fit_budget
+
     if plan.chat and not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")
     facts, good = ModelFacts.of(model, tokenizer), []
@@ -315,6 +321,8 @@ def run_jobs(
 
     Returns how many could not be made (each reported; an error if it is the only).
     """
+    from caw.entrance import iter_generate
+
     warnings.filterwarnings("ignore", message=r"prompt \d+( has|:)")  # said here and in encode_jobs, with the line
     s, done, failed, label = plan.settings, 0, 0, plan.label
     bar = GenerationProgress(len(jobs), enabled=True)
@@ -360,6 +368,8 @@ def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_
 
 def _waiting(jobs: int) -> contextlib.AbstractContextManager[Any]:
     """A spinner while a single text is made; several have a progress bar."""
+    from rich.console import Console
+
     if jobs > 1 or not sys.stderr.isatty():
         return contextlib.nullcontext()
     return Console(stderr=True).status("generating")

@@ -9,19 +9,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.evaluator.labelers import CounterfactualLabeler, EndpointLabeler, Labeler, LabelError, LexicalLabeler
-from caw.evaluator.labelers.agreement import agreement
-from caw.evaluator.labelers.base import label_documents, label_line, read_documents
-from caw.evaluator.labelers.endpoint import estimate_cost
 from caw.evaluator.labelers.lexical import KINDS
 from caw.evaluator.labels import LabelledText, read_labels
 from caw.files import check_paths, write_text
@@ -29,6 +23,9 @@ from caw.inputs import read_bounded
 from caw.jsonl import JsonlWriter
 from caw.models import load_model, load_tokenizer
 from caw.progress import Bar
+
+if TYPE_CHECKING:
+    from caw.evaluator.labelers import Labeler
 
 LABELERS = ("lexical", "counterfactual", "openai")
 LINE_START = b'{"dataset": '
@@ -106,6 +103,10 @@ def label(
     - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
+        from caw.evaluator.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
+        from caw.evaluator.labelers.agreement import agreement
+        from caw.evaluator.labelers.endpoint import estimate_cost
+
         if output.suffix != ".jsonl":
             raise ValueError(f"output must end in .jsonl, got {str(output)!r}; add the ending")
         if labeler not in LABELERS:
@@ -157,6 +158,9 @@ def label(
 
 def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:
     """Label and write every document as soon as it is done; how many could not be (each reported)."""
+    from caw.evaluator.labelers import LabelError
+    from caw.evaluator.labelers.base import label_documents, label_line
+
     failed = done = 0
     try:
         with Bar(len(todo), "labelling", "documents") as advance:
@@ -177,6 +181,8 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
 def _documents(
     data_dir: Path, dataset: str, split: str, places: str | None, same_as: Path | None
 ) -> list[LabelledText]:
+    from caw.evaluator.labelers.base import read_documents
+
     if same_as is not None:
         if places is not None:
             raise ValueError("--same-as says which documents, got --documents as well; leave one out")
@@ -245,6 +251,9 @@ def _confirm(cost: str, yes: bool) -> None:
 
 
 def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(f"agreement, {found['documents']} documents", "precision", "recall", "F1", "key in reference")
     for name in ("characters", "tokens"):
         if name in found:

@@ -5,40 +5,40 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
+import caw
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
-from caw.evaluator.network import shipped_for
 from caw.models import DTYPES, resolve_device
-from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
-from caw.settings import PREFILL_ATTENTIONS
-from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+
+if TYPE_CHECKING:
+    from caw.policies import Policy
+    from caw.watermarks import Watermark
 
 MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
 FORMAT = {"format": "format", "vocab-size": "vocab_size"}
 PAYLOAD = {"payload": "payload", "payload-bits": "payload_bits"}
-# which options each watermark and policy takes, and the argument each one becomes
-WATERMARKS: dict[str, tuple[type[Watermark], dict[str, str]]] = {
+# the class of each watermark and policy, by its public name, and its options with the argument each one becomes
+WATERMARKS: dict[str, tuple[str, dict[str, str]]] = {
     "kgw": (
-        KGW,
+        "KGW",
         {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"} | FORMAT | PAYLOAD,
     ),
-    "unigram": (Unigram, {"gamma": "gamma", "delta": "delta"} | FORMAT),
+    "unigram": ("Unigram", {"gamma": "gamma", "delta": "delta"} | FORMAT),
     "exp": (
-        EXP,
+        "EXP",
         {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT | PAYLOAD,
     ),
-    "synthid": (SynthID, {}),
+    "synthid": ("SynthID", {}),
 }
-POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
-    "fixed": (FixedStrength, {"strength": "value"}),
-    "entropy": (EntropyThreshold, {"nats": "nats", "strength": "value"}),
-    "logit-delta": (LogitDeltaThreshold, {"gap": "gap", "strength": "value"}),
-    "capacity": (CapacityPolicy, {"evaluator": "evaluator", "theta": "theta", "beta": "beta"}),
+POLICIES: dict[str, tuple[str, dict[str, str]]] = {
+    "fixed": ("FixedStrength", {"strength": "value"}),
+    "entropy": ("EntropyThreshold", {"nats": "nats", "strength": "value"}),
+    "logit-delta": ("LogitDeltaThreshold", {"gap": "gap", "strength": "value"}),
+    "capacity": ("CapacityPolicy", {"evaluator": "evaluator", "theta": "theta", "beta": "beta"}),
 }
 NEEDED = {"entropy": "nats", "logit-delta": "gap"}
 
@@ -105,7 +105,7 @@ MaxMemory = Annotated[
     str | None, _option(RUNNING, "Memory besides the weights, e.g. 8GiB [0.9 of what is free].", "--max-memory")
 ]
 PrefillAttention = Annotated[
-    str, _option(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="|".join(PREFILL_ATTENTIONS))
+    str, _option(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="sdpa|flash_attention_2|eager")
 ]
 MarkEos = Annotated[
     bool | None,
@@ -143,11 +143,17 @@ def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> W
         _refuse_strangers("watermark", "none", {}, WATERMARKS, options)
         return None
     _require_known("watermark", name, [*WATERMARKS, "none"])
-    kind, names = WATERMARKS[name]
+    _, names = WATERMARKS[name]
     arguments = _refuse_strangers("watermark", name, names, WATERMARKS, options)
     if key is None:
         raise ValueError(f"watermark {name} needs a key, got none; set CAW_KEY or give --key")
-    return kind(parse_key(key), **arguments)
+    return watermark_class(name)(parse_key(key), **arguments)
+
+
+def watermark_class(name: str) -> type[Watermark]:
+    """The class that a name of WATERMARKS stands for; imports PyTorch."""
+    kind: type[Watermark] = getattr(caw, WATERMARKS[name][0])
+    return kind
 
 
 def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
@@ -161,13 +167,14 @@ def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
     needed = NEEDED.get(name)
     if needed and needed not in arguments:
         raise ValueError(f"policy {name} needs --{needed}, got none; give a number")
-    if kind is CapacityPolicy and "evaluator" not in arguments:
+    if name == "capacity" and "evaluator" not in arguments:
+        from caw.evaluator import shipped_for
+
         default = shipped_for(model)
         if default is None:
             raise ValueError(f"policy capacity needs --evaluator for model {model!r}, got none; train one for it")
         arguments["evaluator"] = default
-    policy = kind(**arguments)
-    assert isinstance(policy, Policy)
+    policy: Policy = getattr(caw, kind)(**arguments)
     return policy
 
 
@@ -192,21 +199,27 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
     """Name and parameters for output lines, never the key; None for None."""
     if thing is None:
         return None
-    names = [*(n for n, (kind, _) in WATERMARKS.items() if type(thing) is kind)]
-    names += [n for n, (kind, _) in POLICIES.items() if type(thing) is kind]
+    names = [n for n, (kind, _) in (WATERMARKS | POLICIES).items() if type(thing).__name__ == kind]
     described: dict[str, Any] = {"name": names[0]}
     for field in fields(thing):  # type: ignore[arg-type]
         if field.name in ("payload_bits", "temperature") and getattr(thing, field.name) == field.default:
             continue  # rare parameters are named only where they are used
         if field.name not in ("key", "network") and getattr(thing, field.name) is not None:
             # in Python `strength` is what a policy does, so that its argument is called value
-            named = "strength" if isinstance(thing, Policy) and field.name == "value" else field.name
+            named = "strength" if not hasattr(thing, "key_id") and field.name == "value" else field.name
             described[named] = getattr(thing, field.name)
     return described
 
 
 def prepare_device(device: str | None, threads: int | None) -> str:
     """Check --device before anything is loaded, and set the number of CPU threads of this process."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    set_threads(threads)
     return str(resolve_device(device))
+
+
+def set_threads(threads: int | None) -> None:
+    """The number of CPU threads of this process; None leaves it."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)

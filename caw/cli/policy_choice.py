@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
-from caw.evaluator.network import shipped_for
-from caw.policies import Policy
-from caw.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from caw.policies import Policy
+    from caw.watermarks import Watermark
 
 CAW, PLAIN = "capacity", "fixed"
 NO_EVALUATOR = "no evaluator for this model: marked at full strength; see caw train-evaluator"
@@ -21,6 +22,8 @@ def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, m
 
     remark: why it is another one than CAW although nobody asked for that; "" otherwise.
     """
+    from caw.evaluator.network import shipped_for
+
     if name is not None or not marked:
         return name or PLAIN, ""
     given = {option for option, value in options.items() if value is not None}

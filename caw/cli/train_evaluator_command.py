@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.evaluator.labels import TEMPLATE
-from caw.evaluator.pipeline import TRANSFORMS, default_specs, train_evaluator
-from caw.evaluator.token_classes import CLASSES
-from caw.evaluator.train import TrainSettings
+from caw.evaluator.settings import TRANSFORMS, TrainSettings
 from caw.files import check_paths
 from caw.inputs import read_text
 
@@ -76,6 +72,9 @@ def train_evaluator_command(
     - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
     """
     with user_errors():
+        from caw.evaluator.pipeline import default_specs, train_evaluator
+        from caw.evaluator.token_classes import CLASSES
+
         check_paths(
             {"--model": model, "--labels": labels, "--prefix-file": prefix_file, "--positions": positions},
             {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
@@ -98,6 +97,9 @@ def train_evaluator_command(
 
 def _show(metrics: dict[str, Any]) -> None:
     """Figures on held-out documents, the untrained ways of judging a token beside the network."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("held-out documents", *(name.replace("_", " ") for name in COLUMNS))
     for judge, figures in metrics["evaluators"].items():
         table.add_row(judge.replace("_", " "), *(f"{figures[name]:.3f}" for name in COLUMNS))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import read_jobs
-from caw.evaluation.tune import Point, Tuned, Tuner, encode, plot, tune
 from caw.files import check_paths, write_text
 from caw.models import load_model
-from caw.policies import CapacityPolicy
-from caw.settings import Settings
+
+if TYPE_CHECKING:
+    from caw.evaluation.tune import Point, Tuned
 
 TARGET, OUTPUT = "Target", "Output"
 
@@ -88,6 +86,10 @@ def tune_command(
     - caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
     """
     with user_errors():
+        from caw.evaluation.tune import Tuner, encode, plot, tune
+        from caw.policies import CapacityPolicy
+        from caw.settings import Settings
+
         if protect is not None and power is not None and beta is not None:
             raise ValueError("--protect and --power together choose beta, got --beta as well; leave one out")
         check_paths(
@@ -133,6 +135,9 @@ def tune_command(
 
 def _show(tuned: Tuned) -> None:
     """The curve, what was tried beyond it, and the choice."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("theta", "beta", "protected", "power", "found", "mean score", "changed", "")
     rows = {(p.theta, p.beta): p for p in (*tuned.curve, *tuned.tried, tuned.chosen)}
     for point in sorted(rows.values(), key=lambda p: (p.theta, p.beta)):

@@ -99,7 +99,6 @@ def test_every_option_works(model: str, options: list[str]) -> None:
 
 def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each at another value than the default, so that a forgotten one shows."""
-    from caw.cli import generate_command
 
     seen: dict[str, Any] = {}
 
@@ -107,7 +106,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         seen.update(options, prompts=prompts)
         yield from ()
 
-    monkeypatch.setattr(generate_command, "iter_generate", record)
+    monkeypatch.setattr("caw.entrance.iter_generate", record)
     result = run(
         "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",

@@ -73,14 +73,14 @@ def test_bad_lines_are_named_and_the_others_done(model: str, tmp_path: Path) -> 
 
 def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result with an error is a bad line, not an output line; of a single prompt it is the error."""
-    from caw.cli import generate_command
+    from caw import entrance
 
     def broken(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[GenerationResult]:
         for index in range(len(prompts)):
             error = f"prompt {index}: expected finite logits" if index == 0 else ""
             yield GenerationResult(index, "x", [1], "error" if error else "length", None, error)
 
-    monkeypatch.setattr(generate_command, "iter_generate", broken)
+    monkeypatch.setattr(entrance, "iter_generate", broken)
     source = tmp_path / "prompts.jsonl"
     source.write_text('{broken\n{"prompt": "a"}\n{"prompt": "b"}\n')
     result = generate(model, "--input", str(source))
@@ -147,9 +147,9 @@ def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> No
 
 
 def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.cli import generate_command
+    from caw import entrance
 
-    real = generate_command.iter_generate
+    real = entrance.iter_generate
 
     def interrupted(*args: Any, **kwargs: Any) -> Iterator[Any]:
         results = real(*args, **kwargs)
@@ -158,7 +158,7 @@ def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: p
 
     source, out = write_prompts(tmp_path / "prompts.jsonl", 4), tmp_path / "out.jsonl"
     arguments = ["--input", str(source), "--output", str(out)]
-    monkeypatch.setattr(generate_command, "iter_generate", interrupted)
+    monkeypatch.setattr(entrance, "iter_generate", interrupted)
     result = generate(model, *arguments)
     assert result.exit_code == 130 and "1 of 4 texts are written" in result.stderr
     assert len(read(out)) == 1

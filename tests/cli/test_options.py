@@ -9,6 +9,7 @@ from cli.running import KEY, assert_refused, generate, run, write_prompts
 
 import caw
 from caw.cli.options import POLICIES, WATERMARKS, parse_key
+from caw.settings import BRANCHINGS, PREFILL_ATTENTIONS
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -67,7 +68,14 @@ def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -
 
 
 def test_every_watermark_and_policy_is_reachable() -> None:
-    assert {kind for kind, _ in WATERMARKS.values()} == {caw.KGW, caw.Unigram, caw.EXP, caw.SynthID}
-    assert {kind for kind, _ in POLICIES.values()} == {
+    assert {getattr(caw, kind) for kind, _ in WATERMARKS.values()} == {caw.KGW, caw.Unigram, caw.EXP, caw.SynthID}
+    assert {getattr(caw, kind) for kind, _ in POLICIES.values()} == {
         caw.FixedStrength, caw.EntropyThreshold, caw.LogitDeltaThreshold, caw.CapacityPolicy,
     }  # fmt: skip
+
+
+def test_help_names_every_choice() -> None:
+    """The lists stand in the help as text, since the modules that define them import PyTorch."""
+    shown = "".join(run("generate", "--help").stdout.split())
+    assert "|".join(PREFILL_ATTENTIONS) in shown and "|".join(BRANCHINGS) in shown
+    assert "|".join([*WATERMARKS, "none"]) in shown and "|".join(POLICIES) in shown

@@ -1,4 +1,4 @@
-"""`caw evaluate`: measurements. `evaluator`: how well evaluators find key tokens, and which inputs make them good."""
+"""`caw evaluate evaluator`: how well evaluators find key tokens, and which inputs make them good."""
 
 from __future__ import annotations
 
@@ -10,46 +10,30 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.cli.evaluate_attack_command import evaluate_attack_command
-from caw.cli.evaluate_perplexity_command import evaluate_perplexity_command
-from caw.cli.evaluate_report_command import evaluate_report_command
-from caw.cli.evaluate_run_command import evaluate_run_command
-from caw.evaluation import evaluator_ablation as ablation
-from caw.evaluator import Evaluator, shipped_for
+from caw.evaluation.ablation_settings import QUICK, WINDOWS
 from caw.evaluator.labels import TEMPLATE, digest
-from caw.evaluator.pipeline import TRANSFORMS, fitted, labelled, obtain_positions, protect_line_ends, table_for
-from caw.evaluator.positions import Positions
-from caw.evaluator.train import TrainSettings
+from caw.evaluator.settings import TRANSFORMS, TrainSettings
 from caw.files import check_paths, write_text
 from caw.inputs import read_text
 from caw.progress import Bar
 
-evaluate = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-evaluate.command("attack")(evaluate_attack_command)
-evaluate.command("perplexity")(evaluate_perplexity_command)
-evaluate.command("report")(evaluate_report_command)
+if TYPE_CHECKING:
+    import torch
+
+    from caw.evaluation import evaluator_ablation as ablation
+    from caw.evaluator.positions import Positions
+
 OUTPUT, TRAINING = "Output", "Training"
 
 
 def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
-
-
-@evaluate.callback()
-def root() -> None:
-    """Measure watermarks and evaluators."""
-
-
-evaluate.command("run")(evaluate_run_command)
 
 
 @dataclass(frozen=True)
@@ -61,6 +45,8 @@ class Output:
     plot: Path | None
 
     def write(self, results: Mapping[str, ablation.Measured], about: Mapping[str, Any], *, last: bool) -> None:
+        from caw.evaluation import evaluator_ablation as ablation
+
         if self.json:
             write_text(self.json, json.dumps(ablation.as_json(results), indent=1) + "\n")
         if self.table:
@@ -69,7 +55,6 @@ class Output:
             ablation.plot(ablation.as_json(results), self.plot)
 
 
-@evaluate.command("evaluator")
 def evaluate_evaluator_command(
     model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
     labels: Annotated[Path, typer.Option(help="JSONL of key segments, a document a line.")],
@@ -98,8 +83,8 @@ def evaluate_evaluator_command(
     ] = None,
     seeds: Annotated[int, _option(TRAINING, "Trainings of each variant.", min=1)] = 5,
     transforms: Annotated[str, _option(TRAINING, "Of probabilities, in this order.")] = ",".join(TRANSFORMS),
-    window: Annotated[str | None, _option(TRAINING, "Only this window.", metavar="|".join(ablation.WINDOWS))] = None,
-    max_epochs: Annotated[int, _option(TRAINING, "Of each training.", min=1)] = ablation.QUICK.max_epochs,
+    window: Annotated[str | None, _option(TRAINING, "Only this window.", metavar="|".join(WINDOWS))] = None,
+    max_epochs: Annotated[int, _option(TRAINING, "Of each training.", min=1)] = QUICK.max_epochs,
     json_file: Annotated[Path | None, _option(OUTPUT, "Figures of every evaluator.", "--json")] = None,
     table: Annotated[Path | None, _option(OUTPUT, "Markdown table with intervals, and how it was made.")] = None,
     plot: Annotated[Path | None, _option(OUTPUT, "SVG or image file of the figures.")] = None,
@@ -121,6 +106,10 @@ def evaluate_evaluator_command(
     - caw evaluate evaluator --model smollm2-135m --evaluator my.safetensors --labels new.jsonl --data-dir data
     """
     with user_errors():
+        from caw.evaluation import evaluator_ablation as ablation
+        from caw.evaluator import Evaluator, shipped_for
+        from caw.evaluator.pipeline import fitted, labelled, obtain_positions, protect_line_ends, table_for
+
         output = Output(json_file, table, plot)
         check_paths(
             {"--model": model, "--labels": labels, "--evaluator": evaluator, "--positions": positions,
@@ -145,7 +134,7 @@ def evaluate_evaluator_command(
             if line_ends:
                 stored = protect_line_ends(stored, model)
             known = known and fitted(known, model, stored)
-            settings = replace(ablation.QUICK, max_epochs=max_epochs)
+            settings = replace(QUICK, max_epochs=max_epochs)
             seen = {*data.get("datasets", ())} & {f"{t.dataset}/{t.split}" for t in texts}
             parts = ablation.Parts.of(stored, unseen=not training and not seen)
             about = ablation.about_run(
@@ -177,6 +166,8 @@ def _ablation(
     table: torch.Tensor,
     write: Callable[[Mapping[str, ablation.Measured]], None],
 ) -> dict[str, ablation.Measured]:
+    from caw.evaluation import evaluator_ablation as ablation
+
     results: dict[str, ablation.Measured] = {}
     untrained = ablation.untrained(stored, ablation.Parts.of(stored))
     with Bar(len(specs) * seeds, "training") as bar:
@@ -201,8 +192,8 @@ def _transforms(given: str) -> list[str]:
 
 
 def _window(name: str | None) -> str | None:
-    if name is not None and name not in ablation.WINDOWS:
-        raise ValueError(f"--window must be one of {', '.join(ablation.WINDOWS)}, got {name!r}; choose one of these")
+    if name is not None and name not in WINDOWS:
+        raise ValueError(f"--window must be one of {', '.join(WINDOWS)}, got {name!r}; choose one of these")
     return name
 
 
@@ -216,6 +207,11 @@ def _folder(given: Path | None) -> Iterator[Path]:
 
 
 def _show(results: Mapping[str, ablation.Measured]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from caw.evaluation import evaluator_ablation as ablation
+
     table = Table("held-out documents", *(name.replace("_", " ") for name in ablation.FIGURES))
     for name, measured in results.items():
         table.add_row(name.replace("_", " "), *(ablation.cell(measured, figure) for figure in ablation.FIGURES))

@@ -1,0 +1,67 @@
+"""Ctrl-C at any moment: one sentence, exit code 130, no traceback.
+
+A command's own work gets Python's KeyboardInterrupt, so that it can say what is finished. Everywhere else - imports,
+the reading of options, the interpreter's end - there is nothing to say and much that an exception would break: a module
+that is half imported turns KeyboardInterrupt into errors of its own, or swallows it. There the process ends at once,
+which loses nothing, since every output line is written when it is finished and every file is renamed into place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+INTERRUPTED = 130
+SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # spinners and bars hide it
+
+
+def leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
+    """End the process: one sentence on stderr, exit code 130. A handler of SIGINT."""
+    with contextlib.suppress(OSError):
+        os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"caw: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def tell_work(number: int, frame: FrameType | None) -> None:
+    """The handler of SIGINT while a command works: KeyboardInterrupt, but never into an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            leave()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def leave_on_interrupt() -> None:
+    """From now on Ctrl-C ends this process, unless `working`. Nothing changes where SIGINT is ignored (nohup, &)."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    signal.signal(signal.SIGINT, leave)
+    sys.unraisablehook = _leave_if_lost
+    # runs last: what is left then is the interpreter's own, and the work is done
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def working() -> Iterator[None]:
+    """Inside the block Ctrl-C is KeyboardInterrupt; only where `leave_on_interrupt` was called, so not in tests."""
+    if signal.getsignal(signal.SIGINT) is not leave:
+        yield
+        return
+    signal.signal(signal.SIGINT, tell_work)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, leave)
+
+
+def _leave_if_lost(lost: Any) -> None:
+    """A KeyboardInterrupt that a finaliser would swallow ends the process."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        leave()
+    sys.__unraisablehook__(lost)
