@@ -35,17 +35,18 @@ setup: $(TEST_STAMP)
 # Tests load models from disk only: offline mode turns a forgotten hub id into an error.
 define suite
 	@export HF_HUB_OFFLINE=1; many=0; alone=0; \
-	$(BIN)/pytest -m "not serial$(1)" -n auto --dist loadgroup --no-loadscope-reorder $(ARGS) || many=$$?; \
+	$(BIN)/pytest -m "not serial$(1)" $(2) -n auto --dist loadgroup --no-loadscope-reorder $(ARGS) || many=$$?; \
 	case $$many in 0|1|5) ;; *) exit $$many;; esac; \
-	$(BIN)/pytest -m "serial$(1)" $(ARGS) || alone=$$?; \
+	$(BIN)/pytest -m "serial$(1)" $(2) $(ARGS) || alone=$$?; \
 	case $$many-$$alone in 0-0|0-5|5-0) ;; *) exit 1;; esac
 endef
 
 test: $(TEST_STAMP)
 	$(call suite,)
 
+# every test that is not slow, with two of its cases: the cases are two thirds of the time
 test-fast: $(TEST_STAMP)
-	$(call suite, and not slow)
+	$(call suite, and not slow,--cases 2)
 
 # What takes too long for every run (gates/table.py): a gate passes for the contents of its inputs, and its receipt in
 # gates/receipts says so until they change.

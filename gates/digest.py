@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import io
 import re
 import subprocess
-import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
 C_LIKE = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".inc"}
-# what may hold two slashes and is no comment comes first: raw strings, strings, characters
-C_PARTS = re.compile(
-    r'(R"([^()\\\s]{0,16})\(.*?\)\2"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//[^\n]*|/\*.*?\*/', re.DOTALL
-)
+# strings come first, kept whole: they may hold what looks like a comment
+STRINGS = r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+C_PARTS = re.compile(rf'(R"([^()\\\s]{{0,16}})\(.*?\)\2"|{STRINGS})|//[^\n]*|/\*.*?\*/', re.DOTALL)
+PYTHON_PARTS = re.compile(rf'("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|{STRINGS})|#[^\n]*', re.DOTALL)
 
 
 def files(root: Path) -> list[Path]:
@@ -47,21 +45,7 @@ def stripped(path: Path) -> bytes:
     except UnicodeDecodeError:
         return raw
     if path.suffix == ".py":
-        text = without_python_comments(text)
+        text = PYTHON_PARTS.sub(lambda found: found[1] or "", text)
     elif path.suffix in C_LIKE:
         text = C_PARTS.sub(lambda found: found[1] or " ", text)
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip()).encode()
-
-
-def without_python_comments(text: str) -> str:
-    """The source without its comments; as it is where it is no Python of this version."""
-    lines = text.splitlines(keepends=True)
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError):
-        return text
-    for token in tokens:
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
-    return "".join(lines)

@@ -47,9 +47,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--gate", metavar="NAME", help="the tests of this gate instead of all others (python -m gates list)"
-    )
+    parser.addoption("--gate", metavar="NAME", help="this gate's tests instead of all others: python -m gates list")
+    parser.addoption("--cases", type=int, metavar="N", help="N cases of each parametrised test, evenly spread")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -62,11 +61,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of gates wait to be asked for; under pytest-xdist the others are grouped and ordered."""
-    left_out = [item for item in items if _gate(item) != config.getoption("gate")]
+    """Tests of gates wait to be asked for, cases beyond `--cases` too; pytest-xdist's share of them is ordered."""
+    wanted = [item for item in items if _gate(item) == config.getoption("gate")]
+    kept = set(_some(wanted, config.getoption("cases")))
+    left_out = [item for item in items if item not in kept]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if _gate(item) == config.getoption("gate")]
+        items[:] = [item for item in items if item in kept]
     if "PYTEST_XDIST_WORKER" in os.environ:
         _share_out(items)
 
@@ -75,6 +76,19 @@ def _gate(item: pytest.Item) -> str | None:
     """`@pytest.mark.gate("cuda")`."""
     mark = item.get_closest_marker("gate")
     return mark.args[0] if mark else None
+
+
+def _some(items: list[pytest.Item], most: int | None) -> list[pytest.Item]:
+    """At most so many cases of each function, at equal distances from the first; slow ones count for themselves."""
+    cases: dict[tuple[str, bool], list[pytest.Item]] = {}
+    for item in items:
+        key = item.nodeid.split("[")[0], item.get_closest_marker("slow") is not None
+        cases.setdefault(key, []).append(item)
+    kept = []
+    for found in cases.values():
+        count = min(most or len(found), len(found))
+        kept += [found[i * len(found) // count] for i in range(count)]
+    return kept
 
 
 def _share_out(items: list[pytest.Item]) -> None:

@@ -73,6 +73,7 @@ def test_comments_and_blanks_do_not_count(checkout: Path, name: str, old: str, n
         ("a.py", "# no comment", "# a comment"),
         ("a.py", "    return", "  return"),
         ("a.py", "return a + b", "# return a + b"),
+        ("a.py", '"""Adds."""', '"""Adds # both."""'),
         ("b.cpp", "// no comment", "// a comment"),
         ("b.cpp", "/* */", "/*  */"),
         ("b.cpp", "return", "// return"),
@@ -95,11 +96,10 @@ def test_a_move_does_not_count_and_a_new_file_does(checkout: Path) -> None:
     assert running.digest_of(GATE, checkout) != before
 
 
-def test_binary_files_and_broken_python_count_as_they_are(checkout: Path) -> None:
+def test_binary_files_count_as_they_are(checkout: Path) -> None:
     (checkout / "x.py").write_bytes(b"\xff\x00 # 1")
-    (checkout / "y.py").write_text("def (:\n  '''  # 1")
     before = running.digest_of(GATE, checkout)
-    (checkout / "y.py").write_text("def (:\n  '''  # 2")
+    (checkout / "x.py").write_bytes(b"\xff\x00 # 2")
     assert running.digest_of(GATE, checkout) != before
 
 

@@ -22,8 +22,12 @@ SETS = {
     "avx2": ("avx2", "AVX2", "AVX2", "Haswell", "avx2"),
     "avx512": ("avx512", "AVX512_CORE", "AVX512", "SkylakeX", "avx512"),  # without products of bfloat16
 }
-PHASES = (("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial"),
-          ("-m", "serial and not slow"))  # fmt: skip
+MANY = ("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial")
+PHASES = (
+    (*MANY, "tests/csrc"),  # every case of the kernels chosen here
+    (*MANY, "--cases", "6", "--ignore", "tests/csrc"),
+    ("-m", "serial and not slow"),
+)
 
 
 @pytest.mark.gate("isa")

@@ -135,6 +135,7 @@ def test_an_interrupted_conversion_leaves_nothing(
     caw.load_model(gguf_file[0], device="cpu", dtype="float32")
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_is_never_read(gguf_file: tuple[Path, Any], cache: Path) -> None:
     """SIGKILL in the middle: the leftover is not taken for a model, and goes a day later."""
     script = textwrap.dedent(

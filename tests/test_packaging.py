@@ -48,7 +48,7 @@ def test_imports_without_optional_packages_or_network(tmp_path: Path) -> None:
     assert found["model"] is False
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=12)
 @needs_checkout
 def test_what_is_built_is_complete_without_the_checkout(tmp_path: Path) -> None:
     """The Python part of a wheel, imported from where it was built: kernels inside, weights, marker file."""

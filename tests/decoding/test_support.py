@@ -150,7 +150,7 @@ def compare(model: Any, layers: int) -> None:
     assert_close(torch.stack(rows), torch.stack(expected), "forward")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=10)
 def test_no_causal_model_of_transformers_is_silently_wrong() -> None:
     """All model types that have a causal class: refused with a sentence, or equal to their own forward."""
     outcomes, wrong = {}, {}

@@ -24,7 +24,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 def test_two_processes_give_the_tokens_of_one(tmp_path: Path) -> None:
     build("llama").save_pretrained(tmp_path)
     common = {**os.environ, "PYTHONPATH": str(TESTS), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",

@@ -103,6 +103,7 @@ def test_p_value_is_the_tail_times_the_number_of_messages() -> None:
     assert sum(s for s in result.token_scores if s is not None) == result.score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 20])
 @pytest.mark.parametrize("name", ["lefthash", "exp"])
 def test_unmarked_texts_under_fresh_keys(name: str, bits: int) -> None:

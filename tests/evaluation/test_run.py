@@ -96,6 +96,7 @@ def test_every_cell_has_every_question_and_says_how_it_was_made(whole: Path) -> 
     assert sum(g.changed for g in hard) > 1
 
 
+@pytest.mark.slow
 def test_prompts_are_read_once_for_all_cells(
     made: dict[str, Any], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ def test_the_same_again_makes_nothing_and_changes_nothing(made: dict[str, Any], 
     assert {path: path.read_bytes() for path in whole.rglob("*.json*")} == before
 
 
+@pytest.mark.slow
 def test_processes_share_the_questions_and_make_the_same_texts(
     made: dict[str, Any], whole: Path, tmp_path: Path
 ) -> None:
@@ -338,7 +340,7 @@ def command(made: dict[str, Any], folder: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "caw.cli", "evaluate", "run", "--config", str(path), "--threads", "1", *options]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=35)
 def test_killed_at_any_moment_nothing_is_lost_or_doubled(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
     """SIGKILL after the first lines, three times; then to the end. Finished lines stay as they were."""
     out, kept = tmp_path / "out", dict[str, dict[str, str]]()
@@ -359,7 +361,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(made: dict[str, Any], w
     assert Store(out).results["comparisons"] == Store(whole).results["comparisons"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=25)
 def test_two_processes_at_once_as_torchrun_starts_them(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(

@@ -57,6 +57,7 @@ def stored(folder: Path, settings: Config) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_a_table_gives_every_text_a_second_reading(folder: Path, tmp_path: Path) -> None:
     table = str(folder / "table.safetensors")
     settings = config(folder, table)
@@ -97,6 +98,7 @@ def test_a_table_named_later_scores_old_texts_again(folder: Path, tmp_path: Path
     assert all((s.p_weighted is None) == (s.watermark == "synth") for s in after)
 
 
+@pytest.mark.slow
 def test_texts_without_a_score_are_left_out_of_equal_detection(folder: Path, tmp_path: Path) -> None:
     """They are not texts that were not found."""
     settings = config(folder, None)
