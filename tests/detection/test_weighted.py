@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from caw.detection import weighted
-from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
+from caw.detection.weighted import weighted_binomial_bound, weighted_binomial_tail, weighted_gamma_tail
 from caw.testing import assert_close
 
 
@@ -68,3 +68,15 @@ def test_gamma_against_draws() -> None:
         p = weighted_gamma_tail(total, w, n)
         assert stats.binomtest(int((draws >= total).sum()), len(draws), p).pvalue > 1e-6
     assert weighted_gamma_tail(0.0, w, n) == 1 and weighted_gamma_tail(5.0, np.array([0, 3]), np.array([4, 0])) == 1
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.2])
+@pytest.mark.parametrize("weights", [[10, 1], [7, 5, 3, 2], [1, 1, 1]], ids=str)
+def test_the_bound_is_never_below_the_tail_and_not_far_above(weights: list[int], fraction: float) -> None:
+    w, trials = np.array(weights), 40
+    totals = np.arange(int(w.sum()) * trials + 1)
+    bound = weighted_binomial_bound(totals, np.full(len(totals), trials), w, fraction)
+    exact = np.array([weighted_binomial_tail(int(t), w, np.full(len(w), trials), fraction) for t in totals])
+    assert (bound >= exact * (1 - 1e-9)).all() and (bound[totals < trials * fraction * w.sum()] == 1).all()
+    small = (exact < 1e-3) & (exact > 0)
+    assert (bound[small] < 100 * exact[small]).all() and np.median(bound[small] / exact[small]) < 30
