@@ -108,6 +108,8 @@ def generate(
     Raises TypeError or ValueError in one sentence (expected, found, remedy), also if no prompt at all can be continued;
     NotImplementedError for models that cannot branch. Greedy decoding is deterministic; sampling depends on seed and
     prompt alone, not on the batch.
+
+    A child forked from a process that computed on several threads computes on one: torch's threads do not survive it.
     """
     started = time.perf_counter()
     total = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1

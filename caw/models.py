@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from caw.forking import survive_forks
 from caw.token_texts import tokenizer_end_ids
 
 if TYPE_CHECKING:  # both take seconds to import: they are, where they are used
@@ -54,6 +55,7 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
         folder, local = _dequantised(source), True
     else:
         folder, local = _folder_or_hub_id(name)
+    survive_forks()
     with _quiet(), _one_sentence(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)

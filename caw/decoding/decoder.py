@@ -26,6 +26,7 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.sharing import shared_beginning
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
+from caw.forking import survive_forks
 
 # called with (index of the prompt, its tokens so far) after each token; True ends the sequence
 StopCheck = Callable[[int, list[int]], bool]
@@ -74,6 +75,7 @@ class Decoder:
         Raises RuntimeError if the model was given another dtype or device since the plan was made.
         """
         self.plan.facts.check_unchanged(self.model)
+        survive_forks()
         streams = stream_ids(prompts)
         self.shared = 0 if self.plan.limit is not None else shared_beginning(prompts, self.plan.reach)
         waiting = deque(range(len(prompts)))

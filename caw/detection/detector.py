@@ -32,6 +32,7 @@ from caw.detection.regions import Region, Search, search
 from caw.detection.statistics import fewest_for, tails
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.detection.windows import WHOLE_SHARE
+from caw.forking import survive_forks
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, require_number
 
@@ -283,6 +284,7 @@ class Detector:
                 "a payload is read from a whole text, got a watermark with payload_bits where tokens are scored one by "
                 "one (regions, weights, null report); leave the payload out"
             )
+        survive_forks()
         gap = np.full(self.watermark.window, MISSING, dtype=np.int64)
         stream = np.concatenate([part for text in texts for part in (gap, text)])
         real = stream != MISSING

@@ -1,0 +1,30 @@
+"""A forked child computes on one thread, because torch's thread pool does not survive a fork.
+
+torch computes in GCC's OpenMP threads. A fork copies the pool's memory and none of its threads, so the child's first
+operation on several threads waits for ever for them: any operation of torch, with or without this library. One thread
+needs no pool. (A child that raises torch's number of threads again hangs again; `multiprocessing`'s "spawn" starts
+children with a pool of their own.)
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+
+
+def survive_forks() -> None:
+    """From now on children of this process compute on one thread, if this process is about to use several."""
+    if torch.get_num_threads() > 1:
+        _register()
+
+
+@functools.cache
+def _register() -> None:
+    if hasattr(os, "register_at_fork"):  # Windows has no fork
+        os.register_at_fork(after_in_child=_one_thread)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
