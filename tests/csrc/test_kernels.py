@@ -13,6 +13,7 @@ from caw.triton_kernels.evaluator_step_ref import TRANSFORMS, evaluator_step_ref
 from caw.triton_kernels.select_candidate_ref import select_candidate_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
+from pairwise import pairwise
 
 from caw import ops
 from caw.testing import assert_close, tolerance
@@ -103,9 +104,7 @@ def attention_case(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]
     return {"q": q, **cache, "lengths": lengths, "scale": dim**-0.5}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("extra", EXTRAS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape, extra, dtype", pairwise(SHAPES, EXTRAS, DTYPES))
 def test_sibling_attention(shape: tuple[int, ...], extra: str, dtype: torch.dtype) -> None:
     case = attention_case(shape, dtype)
     options = dict(EXTRAS[extra])

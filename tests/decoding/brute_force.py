@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from caw.testing import tolerance
 from caw.watermarks import EXP, KGW, Unigram, prf
 
 RECORD = 100
+Choice = Callable[[Any], tuple[int, float]]
 STRENGTH_STEP = 1e-4  # how far the strength may move without changing a decision that is called clear
 
 
@@ -72,7 +74,7 @@ class BruteForce:
         original = int(scores.argmax())  # the first of equal ones
         capacity = self._capacity(prompt + new, original)
         strength = self._strength(plain, capacity)
-        choose = lambda s: self._choose(scores.numpy(), warped.numpy(), new, original, np.float32(s))  # noqa: E731
+        choose = self._choice(scores.numpy(), warped.numpy(), new, original)
         if not self.mark_eos and {choose(s)[0] for s in self._strengths()} & set(self.eos):
             choose = lambda s: (original, math.inf)  # noqa: E731
         token, gap = choose(strength)
@@ -146,8 +148,14 @@ class BruteForce:
 
     def _strengths(self) -> list[float]:
         """Strengths of which every candidate of the policy takes one; for "scale" nearly every one."""
-        steps = 4 * self.watermark.top_k if isinstance(self.watermark, EXP) else 1
-        return np.linspace(0, self.policy.max_strength, 50 * steps + 1).tolist()
+        steps = 50
+        if isinstance(self.watermark, EXP):  # ranks join 1 / top_k apart
+            steps = (
+                math.ceil(self.policy.max_strength)
+                * self.watermark.top_k
+                * (4 if self.watermark.strength == "top_k" else 100)
+            )
+        return np.linspace(0, self.policy.max_strength, steps + 1).tolist()
 
     def _threshold_margin(self, logits: torch.Tensor) -> float:
         if isinstance(self.policy, EntropyThreshold):
@@ -156,19 +164,19 @@ class BruteForce:
             return abs(_gap(logits) - self.policy.gap)
         return math.inf
 
-    # Choices: (token, gap between it and the next best) ----------------------------------------------------------
+    # Choices: of each strength (token, gap between it and the next best) --------------------------------------------
 
-    def _choose(
-        self, scores: np.ndarray, warped: np.ndarray, new: list[int], original: int, strength: np.float32
-    ) -> tuple[int, float]:
-        if self.watermark is None or strength == 0 or self._repeats(new):
-            return original, math.inf
-        if isinstance(self.watermark, EXP):
-            return self._race(scores, warped, new, strength)
-        bonus = np.float32(strength * np.float32(self.watermark.delta))
-        return _best(scores + np.where(self._green(new, scores.size), bonus, np.float32(0)))
+    def _choice(self, scores: np.ndarray, warped: np.ndarray, new: list[int], original: int) -> Choice:
+        if self.watermark is None or self._repeats(new):
+            return lambda strength: (original, math.inf)
+        chosen = self._race(scores, warped, new) if isinstance(self.watermark, EXP) else self._biased(scores, new)
+        return lambda strength: chosen(np.float32(strength)) if np.float32(strength) else (original, math.inf)
 
-    def _race(self, scores: np.ndarray, warped: np.ndarray, new: list[int], strength: np.float32) -> tuple[int, float]:
+    def _biased(self, scores: np.ndarray, new: list[int]) -> Choice:
+        green, delta = self._green(new, scores.size), np.float32(self.watermark.delta)
+        return lambda strength: _best(scores + np.where(green, np.float32(strength * delta), np.float32(0)))
+
+    def _race(self, scores: np.ndarray, warped: np.ndarray, new: list[int]) -> Choice:
         wm = self.watermark
         order = np.lexsort((np.arange(scores.size), -scores))[:RECORD]
         order = order[scores[order] > -np.inf]
@@ -178,13 +186,17 @@ class BruteForce:
         race = warped[order].astype(np.float64) + gumbel
         if wm.strength == "scale":
             start = scores[order].astype(np.float64)
-            return _best(start + float(strength) * (race - start), order)
-        reach = 2 * strength * np.float32(wm.top_k)
-        racing = max(1, int(sum(reach > np.float32(2 * rank - 1) for rank in range(1, order.size + 1))))
-        token, gap = _best(race[:racing], order[:racing])
-        if racing < order.size:  # who is in the race depends on the order at the cut
-            gap = min(gap, float(scores[order[racing - 1]] - scores[order[racing]]))
-        return token, gap
+            return lambda strength: _best(start + float(strength) * (race - start), order)
+        joins = np.arange(1, 2 * order.size, 2, dtype=np.float32)  # 2 rank - 1
+
+        def cut_off(strength: Any) -> tuple[int, float]:
+            racing = max(1, int((2 * strength * np.float32(wm.top_k) > joins).sum()))
+            token, gap = _best(race[:racing], order[:racing])
+            if racing < order.size:  # who is in the race depends on the order at the cut
+                gap = min(gap, float(scores[order[racing - 1]] - scores[order[racing]]))
+            return token, gap
+
+        return cut_off
 
     def _repeats(self, new: list[int]) -> bool:
         wm = self.watermark

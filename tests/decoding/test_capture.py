@@ -18,6 +18,7 @@ from decoding.architectures import build, prompt
 from decoding.capturing import HostData, Recording, fake_step, newest, refill, started, tensors
 from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from pairwise import pairwise
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 import caw
@@ -44,9 +45,7 @@ def kept(watermark: str | None) -> Any:
 # Nothing is read back ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
+@pytest.mark.parametrize("watermark, policy, sampling", pairwise([None, *WATERMARKS], POLICIES, SAMPLING))
 def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
     """Under fake tensors a read raises, and data of the host is seen."""
     decoder, step = started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), slots=2, min_new_tokens=3,
@@ -148,9 +147,7 @@ def test_addresses_stay(llama: Any, watermark: str | None, branching: str) -> No
     assert before == {name: (t.data_ptr(), t.shape, t.stride()) for name, t in tensors(step).items()}
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("watermark", [None, *WATERMARKS])
+@pytest.mark.parametrize("watermark, policy, sampling", pairwise([None, *WATERMARKS], POLICIES, SAMPLING))
 def test_replay_at_other_lengths(llama: Any, watermark: str | None, policy: str, sampling: str) -> None:
     """Recorded at the prompts' lengths, replayed at all later ones, refilled with other prompts and replayed again."""
     settings = {"slots": 2, "eos_token_ids": (2,), "min_new_tokens": 2, "mark_eos": False, **SAMPLING[sampling]}

@@ -12,6 +12,7 @@ from decoding.architectures import build, prompt
 from decoding.running import Run, make_decoder, run
 from decoding.test_slots import RAGGED, policy_of
 from decoding.test_step import POLICIES, PROMPTS, SAMPLING, WATERMARKS, capacity_policy
+from pairwise import pairwise
 
 import caw
 from caw import ops
@@ -37,9 +38,7 @@ def both(model: Any, prompts: list[list[int]], watermark: Any, policy: Any, **se
     return fixed, eager
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("watermark", WATERMARKS)
+@pytest.mark.parametrize("watermark, policy, sampling", pairwise(WATERMARKS, POLICIES, SAMPLING))
 def test_fixed_steps_give_the_same(llama: Any, watermark: str, policy: str, sampling: str) -> None:
     fixed, _ = both(
         llama, PROMPTS, WATERMARKS[watermark], POLICIES[policy](llama), eos_token_ids=(2,), **SAMPLING[sampling]

@@ -12,6 +12,7 @@ from decoding.capturing import started, tensors
 from decoding.running import run
 from decoding.test_slots import RAGGED
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from pairwise import pairwise
 
 import caw
 from caw import ops
@@ -51,9 +52,10 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     return launchers()
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("watermark", [None, "lefthash", "selfhash", "unigram", "top_k", "scale"])
+@pytest.mark.parametrize(
+    "watermark, policy, sampling",
+    pairwise([None, "lefthash", "selfhash", "unigram", "top_k", "scale"], POLICIES, SAMPLING),
+)
 def test_launchers_take_what_the_step_gives(
     llama: Any, by_kernels: ops.Ops, watermark: str | None, policy: str, sampling: str
 ) -> None:
@@ -102,11 +104,11 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     ("name", "watermark", "sampling"),
     [
         ("llama", "top_k", "sampled"),
-        ("llama", "lefthash", "greedy"),
-        ("llama", "selfhash", "sampled"),
-        ("llama", "unigram", "greedy"),
-        ("llama", "scale", "greedy"),
-        ("llama", None, "sampled"),
+        ("qwen2", "lefthash", "greedy"),
+        ("qwen2", "selfhash", "sampled"),
+        ("phi3", "unigram", "greedy"),
+        ("mistral", "scale", "greedy"),
+        ("qwen2", None, "sampled"),
         ("gpt_oss", "top_k", "greedy"),
         ("gemma2", "lefthash", "greedy"),
     ],
@@ -120,7 +122,7 @@ def test_tokens_of_kernels_in_the_interpreter(
     model = build(name)
     chosen = WATERMARKS[watermark] if watermark else None
     policy = capacity_policy(model, theta=1.0, beta=1.0) if watermark else None
-    settings: dict[str, Any] = {"max_new_tokens": 5, "slots": 2, **SAMPLING[sampling]}
+    settings: dict[str, Any] = {"max_new_tokens": 4, "slots": 2, **SAMPLING[sampling]}
     prompts = [prompt(7, 1), prompt(2, 2)]
     expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
     actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)

@@ -9,6 +9,7 @@ import pytest
 from decoding.architectures import prompt, spread_evaluator
 from decoding.brute_force import BruteForce, agree
 from decoding.running import run
+from pairwise import pairwise
 
 import caw
 from caw.testing import assert_close
@@ -56,9 +57,7 @@ def compare_with_definition(model: Any, watermark: Any, policy: Any, what: str, 
     return done
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("watermark", WATERMARKS)
+@pytest.mark.parametrize("watermark, policy, sampling", pairwise(WATERMARKS, POLICIES, SAMPLING))
 def test_step_is_the_definition(llama: Any, watermark: str, policy: str, sampling: str) -> None:
     compare_with_definition(
         llama, WATERMARKS[watermark], POLICIES[policy](llama), f"{watermark} {policy} {sampling}", **SAMPLING[sampling]
@@ -93,9 +92,9 @@ def test_definition_would_notice(llama: Any) -> None:
 # Overflow: more rungs than slots ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("branching", ["tree", "sequential", "batch"])
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("watermark", ["top_k", "scale"])
+@pytest.mark.parametrize(
+    "watermark, sampling, branching", pairwise(["top_k", "scale"], SAMPLING, ["tree", "sequential", "batch"])
+)
 def test_slots_change_no_token(llama: Any, watermark: str, sampling: str, branching: str) -> None:
     """One or two candidate slots give the tokens and the trace of a forward that carries the whole ladder."""
     policy = capacity_policy(llama, theta=1.0, beta=1.0)
@@ -196,9 +195,9 @@ def test_minimum_masks_end_tokens_before_the_ladder(llama: Any, watermark: str |
         agree(tokens, reference.decode(ids, 16), reference, ids, f"minimum {watermark}")
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("policy", ["full", "window11"])
-@pytest.mark.parametrize("watermark", ["lefthash", "unigram", "top_k"])
+@pytest.mark.parametrize(
+    "watermark, policy, sampling", pairwise(["lefthash", "unigram", "top_k"], ["full", "window11"], SAMPLING)
+)
 def test_kept_ends_are_neither_marked_away_nor_in(llama: Any, watermark: str, policy: str, sampling: str) -> None:
     """Frequent tokens as ends: where one is a candidate there is no other, and no text ends but by its original."""
     wm, how, settings = WATERMARKS[watermark], POLICIES[policy](llama), SAMPLING[sampling]
