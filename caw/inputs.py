@@ -35,17 +35,24 @@ def lines_of(file: Any, longest: int = LONGEST) -> Iterator[bytes | None]:
 
     Raises ValueError for a stream that goes on and on without a line break.
     """
-    while line := file.readline(longest + 1):
-        if len(line) <= longest:
-            yield line
-            continue
-        skipped = len(line)
-        while line and not line.endswith(b"\n"):
-            line = file.readline(PIECE)
-            skipped += len(line)
-            if skipped > ENDLESS:
-                raise ValueError(f"input must have lines, found none in {skipped >> 20} MiB; give JSONL")
-        yield None
+    piece = min(PIECE, longest + 1)
+    while line := file.readline(piece):
+        if len(line) == piece and not line.endswith(b"\n"):
+            line = _rest_of(file, line, longest)
+        yield line if line is not None and len(line) <= longest else None
+
+
+def _rest_of(file: Any, start: bytes, longest: int) -> bytes | None:
+    """A long line in pieces: until it is too long, from there on only its length is kept."""
+    pieces, size = [start], len(start)
+    while piece := file.readline(PIECE):
+        size += len(piece)
+        if size > ENDLESS:
+            raise ValueError(f"input must have lines, found none in {size >> 20} MiB; give JSONL")
+        pieces = [*pieces, piece] if size <= longest else []
+        if piece.endswith(b"\n"):
+            break
+    return b"".join(pieces) if size <= longest else None
 
 
 def too_long(longest: int = LONGEST) -> str:
