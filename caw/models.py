@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,21 +72,35 @@ def load_tokenizer(name: str | Path) -> Any:
 
     Raises as `load_model` does.
     """
-    _require_name(name)
-    source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
-    gguf: dict[str, Any] = {}
-    if source.suffix == ".gguf":
-        cached, local = _cache_folder(source), True
-        folder = str(cached)
-        if not (cached / "config.json").is_file():
-            _require_gguf_packages()
-            folder, gguf = str(source.parent), {"gguf_file": source.name}
-    else:
-        folder, local = _folder_or_hub_id(name)
+    found = tokenizer_source(name)
+    if found.gguf is not None:
+        _require_gguf_packages()
     from transformers import AutoTokenizer
 
     with _quiet(), _one_sentence(name):
-        return AutoTokenizer.from_pretrained(folder, local_files_only=local, **gguf)
+        gguf = {} if found.gguf is None else {"gguf_file": found.gguf}
+        return AutoTokenizer.from_pretrained(found.folder, local_files_only=found.local, **gguf)
+
+
+@dataclass(frozen=True)
+class TokenizerSource:
+    """Where a tokenizer comes from: a folder or hub id, whether it is local, and the name of a .gguf file in it."""
+
+    folder: str
+    local: bool
+    gguf: str | None = None
+
+
+def tokenizer_source(name: str | Path) -> TokenizerSource:
+    """Where the tokenizer of a model is, as `load_model` names it; raises as that does."""
+    _require_name(name)
+    source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
+    if source.suffix != ".gguf":
+        return TokenizerSource(*_folder_or_hub_id(name))
+    cached = _cache_folder(source)
+    if (cached / "config.json").is_file():
+        return TokenizerSource(str(cached), True)
+    return TokenizerSource(str(source.parent), True, source.name)
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
@@ -217,8 +232,12 @@ def _cache_folder(file: Path) -> Path:
             raise ValueError(f"expected a GGUF file (magic bytes 'GGUF'), {file} is none; download it again")
     stat = file.stat()
     mark = hashlib.sha256(f"{CACHE_VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
-    root = Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw") / "models"
-    return root / f"{file.stem}-{mark[:12]}"
+    return cache_root() / "models" / f"{file.stem}-{mark[:12]}"
+
+
+def cache_root() -> Path:
+    """Where converted models and tokenizers are kept: CAW_CACHE, or ~/.cache/caw."""
+    return Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw")
 
 
 def _require_gguf_packages() -> None:

@@ -18,7 +18,7 @@ from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.files import check_paths
 from caw.inputs import open_input, read_text
 from caw.jsonl import Row, read_rows, text_field
-from caw.models import DEMO_MODEL, load_tokenizer
+from caw.models import DEMO_MODEL
 from caw.progress import Bar
 
 if TYPE_CHECKING:
@@ -186,7 +186,9 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
         return task
     if name is None:
         raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
-    loaded = load_tokenizer(name)
+    from caw.tokenizer import detection_tokenizer
+
+    loaded = detection_tokenizer(name, complain)
     return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
 
 

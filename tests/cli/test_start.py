@@ -7,10 +7,12 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 from cli.running import run
+from tiny import save_tiny
 
 from caw.cli.app import COMMANDS, EVALUATIONS
 from caw.cli.lazy_group import LazyCommand
@@ -78,6 +80,18 @@ def test_a_detector_imports_no_transformers() -> None:
     assert "torch" in loaded and "scipy.special" in loaded
     assert loaded & (HEAVY | {"rich", "typer"}) == {"torch", "numpy", "scipy", "safetensors"}
     assert not loaded & {"scipy.stats", "scipy.optimize", "scipy.integrate", "caw.models", "caw.decoding"}
+
+
+def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer is read without transformers, tails are computed without the slow parts of scipy."""
+    monkeypatch.setenv("CAW_KEY", "1")
+    model = str(save_tiny(tmp_path / "model"))
+    loaded = modules_after("detect", "--tokenizer", model, "--text", "the sky is blue because the air scatters light")
+    assert loaded & HEAVY == {"torch", "numpy", "scipy", "safetensors", "tokenizers"}
+    assert not {
+        m for m in loaded if m.startswith(("scipy.stats", "scipy.optimize", "scipy.integrate", "torch._dynamo"))
+    }
+    assert not {m for m in loaded if m.startswith(("caw.decoding", "caw.evaluation", "caw.entrance"))}
 
 
 @pytest.mark.parametrize("name", NAMES)
