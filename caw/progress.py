@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -72,6 +73,19 @@ class Bar:
         """Say what is being prepared instead of what is done; "" = the latter again."""
         if self.bar is not None and self.bar.tasks:
             self.bar.update(self.task, description=message or self.doing)
+
+
+def doing(what: str) -> contextlib.AbstractContextManager[Any]:
+    """A spinner that says what is done inside the block, where nothing can be counted."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    # rich's own `status` sends what is printed to stdout meanwhile, a generated text say, to stderr
+    console = Console(stderr=True)
+    return Live(Spinner("dots", what), console=console, transient=True, redirect_stdout=False, refresh_per_second=12.5)
 
 
 class GenerationProgress(Bar):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from caw.progress import DOING, Bar, GenerationProgress, watched
+from caw.progress import DOING, Bar, GenerationProgress, doing, watched
 
 PACKAGE = Path(__file__).parents[1] / "caw"
 
@@ -47,6 +48,14 @@ def test_watched_gives_every_piece(terminal: None) -> None:
     assert list(watched(iter("ab"), "counting")) == ["a", "b"]
 
 
+@pytest.mark.parametrize("watch", [lambda: doing("generating"), lambda: Bar(3, "generating")])
+def test_stdout_stays_stdout(watch: Any, terminal: None, capsys: pytest.CaptureFixture) -> None:
+    """`caw generate --prompt ... > file` at a terminal showed the text there and left the file empty."""
+    with watch():
+        print("a text")
+    assert capsys.readouterr().out == "a text\n"
+
+
 @pytest.mark.parametrize(("total", "enabled", "looked_at"), [(1, True, True), (3, False, True), (3, True, False)])
 def test_nothing_is_shown_otherwise(
     total: int, enabled: bool, looked_at: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
@@ -67,5 +76,6 @@ def test_rich_is_imported_only_for_a_bar_that_is_shown() -> None:
 
 def test_there_is_one_progress_bar() -> None:
     """Copies of it differed in what they showed and in where they stayed silent."""
-    users = [path for path in PACKAGE.rglob("*.py") if "rich.progress" in path.read_text(encoding="utf-8")]
+    shown = ("rich.progress", "rich.live", ".status(")
+    users = [p for p in PACKAGE.rglob("*.py") if any(name in p.read_text(encoding="utf-8") for name in shown)]
     assert users == [PACKAGE / "progress.py"]

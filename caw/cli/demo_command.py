@@ -12,9 +12,10 @@ from caw.cli.errors import complain, user_errors
 from caw.defaults import DELTA, GAMMA, THETA
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL, load_model
+from caw.progress import doing
 
 # chosen by trying a few: on this prompt the small model does not fall into repetition, plain or marked
-PROMPT = "Describe the water cycle."
+PROMPT = "What are the benefits of learning a second language?"
 KEY = "caw demo"
 
 
@@ -63,10 +64,9 @@ def demo(
         assert isinstance(policy, CapacityPolicy)
         Settings(max_new_tokens)  # a bad number is refused before anything is loaded
         device = opt.prepare_device(device, threads)
-        console = Console(stderr=True)
-        with console.status(f"loading {model}"):
+        with doing(f"loading {model}"):
             network, tokenizer = load_model(model, device=device, dtype=dtype)
-        with console.status("generating three texts"):
+        with doing("generating three texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
             result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)
         render(result, Console())

@@ -16,6 +16,7 @@ from caw.files import check_paths
 from caw.inputs import open_input
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
+from caw.progress import doing, watched
 
 if TYPE_CHECKING:
     from caw.detection.weights import TokenWeights
@@ -81,7 +82,8 @@ def detection_weights(
         if positions is not None:
             if evaluator is None:
                 raise ValueError("--positions needs --evaluator, got none; name shipped weights or a file")
-            table = from_positions(positions, Evaluator.load(evaluator), theta, tokenizer, about)
+            with doing("weighing tokens"):
+                table = from_positions(positions, Evaluator.load(evaluator), theta, tokenizer, about)
         elif like is not None:
             table = weights_by_kind(TokenWeights.load(like), load_tokenizer(tokenizer), about)
         else:
@@ -90,7 +92,8 @@ def detection_weights(
             marks = {mark.key_id: mark for mark in read_candidates(config).values()}
             texts, bad = read_texts(input, field, marks)
             loaded = load_tokenizer(tokenizer)
-            table = estimate_weights(texts, loaded, len(loaded), prior, about)
+            with doing("weighing tokens"):
+                table = estimate_weights(texts, loaded, len(loaded), prior, about)
         table.save(output)
         _show(table.provenance)
         complain(f"wrote {output}")
@@ -123,7 +126,7 @@ def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[di
     texts: dict[Watermark, list[Any]] = {}
     bad = 0
     with open_input(source) as stream:
-        for row in read_rows(stream):
+        for row in watched(read_rows(stream), "reading texts", "texts"):
             try:
                 if not isinstance(row, Row):
                     raise ValueError(row.message)

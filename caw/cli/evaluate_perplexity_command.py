@@ -11,6 +11,7 @@ from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
 from caw.models import load_model
+from caw.progress import doing
 
 
 def evaluate_perplexity_command(
@@ -47,7 +48,8 @@ def evaluate_perplexity_command(
         config = config_of_run(run_folder)
         plans = choose_plans(config.plan(), only or ())
         check_given(given)  # before a model is loaded for nothing
-        loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+        with doing(f"loading {model}"):
+            loaded, tokenizer = load_model(model, device=device, dtype=dtype)
         scorer = Scorer(config, Store(run_folder))
         judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]
         try:

@@ -22,7 +22,7 @@ from caw.files import check_paths
 from caw.inputs import open_input, read_text
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
-from caw.progress import GenerationProgress
+from caw.progress import GenerationProgress, doing
 
 if TYPE_CHECKING:
     from caw.entrance import GenerationResult
@@ -198,7 +198,8 @@ def generate(
             if written and not jobs:
                 complain(f"nothing left to do: {len(written)} texts are written")
             if jobs:
-                network, tokenizer = load_model(model, device=device, dtype=dtype)
+                with doing(f"loading {model}"):
+                    network, tokenizer = load_model(model, device=device, dtype=dtype)
                 good = encode_jobs(jobs, network, tokenizer, plan, source=input)
                 bad += len(jobs) - len(good)
                 if mark is not None and good:
@@ -333,7 +334,7 @@ def run_jobs(
         return_trace=s.return_trace, stop=plan.stop, report=bar.note, mark_eos=s.mark_eos, **plan.running,
     )  # fmt: skip
     try:
-        with bar, _waiting(len(jobs)):
+        with doing("generating") if len(jobs) == 1 else bar:
             for result in iterator:
                 if result.error:
                     if source is None:
@@ -364,15 +365,6 @@ def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_
             "choice": result.trace.choice,
         }
     return line
-
-
-def _waiting(jobs: int) -> contextlib.AbstractContextManager[Any]:
-    """A spinner while a single text is made; several have a progress bar."""
-    from rich.console import Console
-
-    if jobs > 1 or not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    return Console(stderr=True).status("generating")
 
 
 def _print_line(line: dict[str, Any]) -> None:

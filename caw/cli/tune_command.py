@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +14,22 @@ from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_command import read_jobs
 from caw.files import check_paths, write_text
 from caw.models import load_model
+from caw.progress import doing
 
 if TYPE_CHECKING:
     from caw.evaluation.tune import Point, Tuned
 
 TARGET, OUTPUT = "Target", "Output"
+LEGEND = {
+    "theta": "tokens that the evaluator calls more important than this stay unmarked (--theta)",
+    "beta": "how strongly a token of no importance is marked, in the watermark's own strength (--beta)",
+    "protected": "share of the {tokens} tokens of the unmarked texts that stay unmarked",
+    "power": "share of marked texts of {length} tokens expected to be found where {fpr:g} of unmarked ones are, too",
+    "found": "share of the {texts} texts written with this setting that were found",
+    "mean score": "what a token adds to the test on average: of kgw and unigram the share of green tokens",
+    "changed": "share of tokens that the mark chose and the model alone would not have",
+}
+MEASURED = ("power", "found", "mean score", "changed")  # blank where no text was written with a setting
 
 
 def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
@@ -108,12 +120,14 @@ def tune_command(
         jobs, bad = read_jobs(prompt, input, field)
         if not jobs:
             raise ValueError("expected at least one prompt, got none; give --input or --prompt")
-        network, tokenizer = load_model(model, device=opt.prepare_device(device, threads), dtype=dtype)
+        on = opt.prepare_device(device, threads)
+        with doing(f"loading {model}"):
+            network, tokenizer = load_model(model, device=on, dtype=dtype)
         ids = encode(network, tokenizer, [job.prompt for job in jobs[:max_prompts]], chat=chat)
         settings = {"max_new_tokens": max_new_tokens, "do_sample": sample, "temperature": temperature, "seed": seed}
-        tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens)
+        tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens, tell)
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
-        _show(tuned)
+        _show(tuned, fpr, tuner.tokens)
         if json_file:
             about = {
                 "model": model, "watermark": opt.describe(mark), "fpr": fpr, "length": tuner.tokens,
@@ -133,8 +147,14 @@ def tune_command(
         raise typer.Exit(BAD_LINES)
 
 
-def _show(tuned: Tuned) -> None:
-    """The curve, what was tried beyond it, and the choice."""
+def tell(what: str) -> None:
+    """What is generated next, to whoever watches."""
+    if sys.stderr.isatty():
+        complain(what)
+
+
+def _show(tuned: Tuned, wanted_fpr: float = 0.0, length: int = 0) -> None:
+    """The curve, what was tried beyond it, and the choice; under it what the columns say."""
     from rich.console import Console
     from rich.table import Table
 
@@ -143,6 +163,10 @@ def _show(tuned: Tuned) -> None:
     for point in sorted(rows.values(), key=lambda p: (p.theta, p.beta)):
         table.add_row(*_cells(point), "chosen" if point == tuned.chosen and tuned.reached else "")
     Console().print(table)
+    for column, meaning in LEGEND.items():
+        if tuned.tried or column not in MEASURED:
+            said = meaning.format(fpr=wanted_fpr, length=length, texts=tuned.prompts, tokens=tuned.tokens)
+            Console().print(f"{column:<10}  {said}", highlight=False)
     if tuned.reached:
         Console().print(
             f"--theta {tuned.chosen.theta} --beta {tuned.chosen.beta}: {tuned.chosen.protected:.0%} of "

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from caw.evaluation.detectability import score_texts
 from caw.evaluation.scoring import HUMAN, MODEL, Scorer
 from caw.evaluation.store import Score, Store, read_json, read_lines, text_digest, write_json
 from caw.jsonl import JsonlWriter
+from caw.progress import Bar
 
 Text = tuple[str, str]  # id, text
 FLUSH_SECONDS = 30.0
@@ -116,15 +118,18 @@ class Attacker:
         for a key that is not the one a cell was generated with.
         """
         marked = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
-        attacks = [(spec, {task: self._attack(spec, task) for task in {p.task for p in marked}}) for spec in specs]
+        cell_of = {plan.task: plan.name for plan in reversed(marked)}  # the first of each task
+        attacks = [(spec, {task: self._attack(spec, task, cell) for task, cell in cell_of.items()}) for spec in specs]
         self._keep_provenance(attack for _, by_task in attacks for attack in by_task.values())
         known = {score.identity: score.of for score in self.scorer.store.read_scores()}
         fresh: list[Score] = []
         written, flushed = 0, time.monotonic()
         try:
-            for _, by_task in attacks:
-                for plan in marked:
-                    new = self._scores(plan, by_task[plan.task], known)
+            with Bar(len(attacks) * len(marked), "attacking", "cells") as bar:
+                for plan, attack in ((plan, by_task[plan.task]) for _, by_task in attacks for plan in marked):
+                    bar.begin(f"{attack.name}, {plan.name}")
+                    new = self._scores(plan, attack, known)
+                    bar()
                     known |= {score.identity: score.of for score in new}
                     fresh += new
                     if time.monotonic() - flushed > FLUSH_SECONDS:
@@ -135,11 +140,14 @@ class Attacker:
                 self.scorer.store.update_scores(fresh)
         return written + len(fresh)
 
-    def _attack(self, spec: str, task: str) -> Attack:
+    def _attack(self, spec: str, task: str, cell: str) -> Attack:
         if spec.partition(":")[0] != CopyPaste.kind or self.setup.human:
             return parse_attack(spec, self.setup)
         people = tuple(q.reference for q in self.scorer.questions(task).values() if q.reference)
-        return parse_attack(spec, replace(self.setup, human=people))
+        try:
+            return parse_attack(spec, replace(self.setup, human=people))
+        except ValueError as error:
+            raise ValueError(f"cell {cell}, task {task}: {error}") from None
 
     def _keep_provenance(self, attacks: Iterable[Attack]) -> None:
         """attacks.json: parameters by name; raises ValueError where scores of that name were made with others."""
@@ -171,7 +179,7 @@ class Attacker:
         for cell, label, source, texts in groups:
             names = {"cell": cell, "watermark": plan.watermark, "key": plan.key, "label": label, "source": source}
             new = [(i, t) for i, t in texts if known.get(_identity(i, attack.name, **names)) != text_digest(t)]
-            attacked = attack_texts(scorer.store, attack, cell, source, new, self.workers, self._failed)
+            attacked = attack_texts(scorer.store, attack, cell, source, new, self.workers, partial(self._failed, cell))
             usable = [(i, attacked[i].text) for i, _ in new if i in attacked]
             rates, before = [attacked[i].edit_rate for i, _ in usable], [t for i, t in new if i in attacked]
             made += score_texts(
@@ -193,9 +201,9 @@ class Attacker:
             groups.append((bare.name, 0, HUMAN, [(i, asked[i].reference) for i in sorted(ids) if asked[i].reference]))
         return groups
 
-    def _failed(self, text_id: str, error: AttackError) -> None:
+    def _failed(self, cell: str, text_id: str, error: AttackError) -> None:
         self.failures += 1
-        self.say(f"{text_id}: {error}")
+        self.say(f"cell {cell}, {text_id}: {error}")
 
 
 def _identity(text_id: str, attack: str, **names: Any) -> tuple[Any, ...]:

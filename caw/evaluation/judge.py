@@ -13,6 +13,7 @@ from caw.evaluation.perplexity import perplexities
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import text_digest
 from caw.jsonl import JsonlWriter
+from caw.progress import Bar
 
 PERPLEXITY_FILE = "perplexity.jsonl"
 CHUNK = 32  # texts between two writes
@@ -62,16 +63,24 @@ class Judge:
                         f"{SAID[self.given]}; go back to that, or remove the file"
                     )
             known = {(cell, name): digest for _, _, cell, name, digest in writer.existing}
-            for plan in {plan.name: plan for plan in plans}.values():
-                made += self._cell(plan, known, writer)
+            cells = {plan.name: plan for plan in plans}.values()
+            todo = [(plan, some) for plan in cells if (some := self._todo(plan, known))]
+            with Bar(sum(len(some) for _, some in todo), "reading", "texts") as bar:
+                for plan, some in todo:
+                    bar.begin(f"reading {plan.name}")
+                    self._cell(plan, some, writer, bar)
+                    made += len(some)
         return made
 
-    def _cell(self, plan: CellPlan, known: dict[tuple[str, str], str], writer: JsonlWriter) -> int:
-        asked = self.scorer.questions(plan.task)
+    def _todo(self, plan: CellPlan, known: dict[tuple[str, str], str]) -> list[tuple[str, str, str]]:
+        """(id, text, digest) of what has no line yet."""
         texts = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
         todo = [(i, t, text_digest(t)) for i, t in texts if t.strip()]
         # a text that is read otherwise now (a better end of its answer) gets a line anew, and the last line counts
-        todo = [item for item in todo if known.get((plan.name, item[0])) != item[2]]
+        return [item for item in todo if known.get((plan.name, item[0])) != item[2]]
+
+    def _cell(self, plan: CellPlan, todo: Sequence[tuple[str, str, str]], writer: JsonlWriter, bar: Bar) -> None:
+        asked = self.scorer.questions(plan.task)
         for at in range(0, len(todo), CHUNK):
             some = todo[at : at + CHUNK]
             before = None if self.given == "nothing" else [self._before(asked[i].prompt) for i, _, _ in some]
@@ -82,9 +91,8 @@ class Judge:
                     "given_prompt": result.given_prompt, "alone": result.alone, "num_tokens": result.num_tokens,
                     "of": digest,
                 })  # fmt: skip
-        if todo:
-            self.say(f"{plan.name}: {len(todo)} texts")
-        return len(todo)
+            bar(pieces=len(some))
+        self.say(f"{plan.name}: {len(todo)} texts")
 
     def _before(self, prompt: str) -> str:
         if self.given == "prompt":

@@ -18,6 +18,7 @@ from caw.evaluation.detectability import score_texts
 from caw.evaluation.store import Generation, Score, Store, text_digest
 from caw.evaluation.tasks import Question
 from caw.models import load_tokenizer
+from caw.progress import watched
 from caw.watermarks import Watermark
 
 MODEL, HUMAN = "model", "human"
@@ -83,7 +84,8 @@ class Scorer:
         """Score what has no score yet in these cells and their negatives, or one of another text; with `anew`, all."""
         known = {} if anew else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
         fresh: dict[tuple[Any, ...], Score] = {}
-        for plan in {plan.name: plan for plan in plans if plan.watermark is not None}.values():
+        cells = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
+        for plan in watched(cells, "scoring", "cells"):
             for score in self.scores(plan, known):
                 fresh[score.identity] = score
                 known[score.identity] = score.of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ class Tuner:
         evaluator: the network behind the policy.
         options: of `caw.generate` (max_new_tokens, do_sample, ...), the same for every run.
         watermark: needed for power only. fpr, tokens: power is the share of texts of `tokens` tokens found at `fpr`.
+        say: told what is generated next.
     """
 
     model: Any
@@ -84,12 +85,14 @@ class Tuner:
     watermark: Watermark | None = None
     fpr: float = 1e-3
     tokens: int = 200
+    say: Callable[[str], None] = lambda doing: None
 
     def __post_init__(self) -> None:
         self.capacities = self._capacities()
 
     def _capacities(self) -> np.ndarray:
         """Capacity of every token of the unwatermarked texts, ascending."""
+        self.say("texts without a mark")
         out = generate(self.model, self.tokenizer, list(self.prompts), return_trace=False, **self.options)
         coded = [
             EncodedText.unlabelled(f"prompt {i}", prompt, new)
@@ -99,7 +102,7 @@ class Tuner:
         if not coded:
             raise ValueError("expected prompts that the model continues, it wrote nothing; give others")
         with tempfile.TemporaryDirectory(prefix="caw-tune-") as folder:
-            positions = record_encoded(self.model, coded, Path(folder), progress=False)
+            positions = record_encoded(self.model, coded, Path(folder))
             spec, table = self.evaluator.spec, self.evaluator.token_class
             capacity = predict(self.evaluator, positions.features(spec, np.arange(len(positions)), table))
         return np.sort(np.clip(capacity, CAPACITY_FLOOR, 1 - CAPACITY_FLOOR))
@@ -122,6 +125,7 @@ class Tuner:
     def measure(self, theta: float, beta: float) -> Point:
         """Generate with this setting and see how well it is found."""
         assert self.watermark is not None
+        self.say(f"texts at theta {theta:g}, beta {beta:g}")
         policy = CapacityPolicy(self.evaluator, theta, beta)
         out = generate(
             self.model, self.tokenizer, list(self.prompts), watermark=self.watermark, policy=policy, **self.options

@@ -24,6 +24,7 @@ from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, cl
 from caw.evaluator.train import choose_transform, predict, train
 from caw.files import write_text
 from caw.models import load_model, load_tokenizer
+from caw.progress import doing
 
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 
@@ -169,7 +170,8 @@ def obtain_positions(
     """
     folder = Path(folder)
     if not (folder / "meta.json").is_file():
-        model, tokenizer = load_model(model_name, device=device, dtype=dtype)
+        with doing(f"loading {model_name}"):
+            model, tokenizer = load_model(model_name, device=device, dtype=dtype)
         return record_positions(model, tokenizer, texts, folder, template=template, prefix=prefix, progress=progress)
     positions = Positions.open(folder)
     wanted = {

@@ -22,6 +22,7 @@ from caw.evaluator.metrics import auroc, compare, document_interval, reliability
 from caw.evaluator.network import Evaluator
 from caw.evaluator.positions import Positions
 from caw.evaluator.settings import TrainSettings
+from caw.progress import Bar
 
 CHUNK = 8192
 SCALE_FLOOR = 1e-6  # inputs that never change (padding) must not be divided by 0
@@ -77,10 +78,13 @@ def choose_transform(
     every seed, by transform.
     """
     settings = settings or TrainSettings()
-    trained = [
-        [train(positions, spec, replace(settings, seed=settings.seed + s), table) for s in range(seeds)]
-        for spec in specs
-    ]
+    trained: list[list[tuple[Evaluator, dict[str, Any]]]] = [[] for _ in specs]
+    with Bar(len(specs) * seeds, "training", "networks") as bar:
+        for spec, of_spec in zip(specs, trained, strict=True):
+            for s in range(seeds):
+                bar.begin(f"training on {spec.transform} probabilities, seed {settings.seed + s}")
+                of_spec.append(train(positions, spec, replace(settings, seed=settings.seed + s), table))
+                bar()
     aurocs = [[measured["validation_auroc"] for _, measured in of_spec] for of_spec in trained]
     chosen = int(np.argmax([sum(a) for a in aurocs]))
     evaluator, measured = trained[chosen][int(np.argmax(aurocs[chosen]))]

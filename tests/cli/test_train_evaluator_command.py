@@ -32,7 +32,7 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
     assert written["features"]["transform"] == "gap" and written["model"] == model
     assert f"{written['metrics']['evaluators']['capacity']['auroc']:.3f}" in result.stdout
     result = generate(model, "--prompt", "the sky", "--policy", "capacity", "--evaluator", str(weights))
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0 and result.stderr.count("\n") == 1 and "policy capacity" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,13 @@ def test_bad_input_is_named(setup: list[str], tmp_path: Path) -> None:
         done = run(setup, *arguments)
         assert done.exit_code == 2 and message in done.stderr, (arguments, done.stderr)
     assert "needs a key" in run(setup, "--power", "0.9", key=None).stderr
+
+
+def test_columns_are_explained(setup: list[str]) -> None:
+    """In plain words, and only those that hold something."""
+    shares = run(setup, "--protect", "0.5", key=None).stdout
+    assert "protected   share of the" in shares and "of importance" not in shares and "\npower" not in shares
+    powers = run(setup, "--protect", "0.5", "--power", "0.05", "--fpr", "0.01").stdout
+    for column in ("theta", "beta", "protected", "power", "found", "mean score", "changed"):
+        assert any(line.startswith(f"{column:<10}  ") for line in powers.splitlines()), column
+    assert "expected to be found where 0.01 of unmarked ones are" in powers and "share of the 3 texts" in powers

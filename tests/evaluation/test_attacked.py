@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,23 @@ def test_copy_paste_takes_other_peoples_answers(run: Path) -> None:
     (line,) = [json.loads(li) for li in (run / "attacked/copy-paste-0.5/tiny.mine.none.human.jsonl").open()]
     own = at_work.scorer.questions("mine")[line["id"]].reference
     assert own in line["text"] and "says person" in line["text"].replace(own, "")
+
+
+def test_copy_paste_says_which_cell_it_cannot_attack(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task without people's answers has nothing to hide texts in; one with a single answer lacks it for that text."""
+    said: list[str] = []
+    config, at_work = attacker(run)
+    at_work.say = said.append
+    asked = at_work.scorer.questions("mine")
+    same = {name: replace(question, reference=HUMAN.format(0)) for name, question in asked.items()}
+    monkeypatch.setattr(at_work.scorer, "questions", lambda task: same)
+    at_work.run(["copy-paste:0.5"], config.plan())
+    assert at_work.failures and any(
+        line.startswith("cell tiny.mine.none, mine/") and "needs human texts other than" in line for line in said
+    )
+    monkeypatch.setattr(at_work.scorer, "questions", lambda task: {})
+    with pytest.raises(ValueError, match=r"^cell tiny\.mine\.kgw\.hard\.0, task mine: copy-paste needs human texts"):
+        at_work.run(["copy-paste:0.5"], config.plan())
 
 
 def test_paraphrases_from_an_endpoint(run: Path) -> None:
