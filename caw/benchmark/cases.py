@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from caw.benchmark.equality import Check, DifferentTokensError, check_counts, ch
 from caw.benchmark.machine import about
 from caw.benchmark.models import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.modes import OTHERS, PLAIN, Job, call_of, check_modes
-from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run
+from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
 from caw.defaults import THETA
 from caw.models import DEMO_MODEL
 from caw.watermarks.base import require_int, require_number
 
 KIND = "caw benchmark"
 Report = Callable[[str], None]
+Had = Callable[[str, str, float], None]
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,23 @@ class Variant:
 
 
 def run(
-    settings: BenchmarkSettings, report: Report | None = None, finished: Callable[[dict[str, Any]], None] | None = None
+    settings: BenchmarkSettings,
+    report: Report | None = None,
+    finished: Callable[[dict[str, Any]], None] | None = None,
+    had: Had = lambda case, name, seconds: None,
 ) -> dict[str, Any]:
     """Measure every case.
 
     report: called with what is being done. finished: called after each case with all that was measured until then.
+    had: called with case, mode and seconds a token as soon as a mode had its first round.
 
     Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
     prompt, tokens, slots; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
     each with median, low, high (quartiles) and n; rounds_ms, what ms_per_token is the median of; tokens_per_second;
     preparation_s (capturing graphs, of each run) and warm_up_s (the first run, which compiles), neither of which
     counts; peak_bytes, peak_ratio; error where a mode of another system does not work here.
+
+    complete: False until the last case is measured; interrupted, `finished` is told of the rounds that every mode had.
 
     Warns where a run is too short to time. Raises DifferentTokensError if sides that must give the same tokens do not,
     as float32 should (see `equality`).
@@ -121,15 +129,21 @@ def run(
     resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": device.type}
     found = {
         "kind": KIND, "arguments": resolved, "evaluator": subject.evaluator_source, **about(device),
-        "clock": clock_name, "checks": checks, "rows": rows,
+        "clock": clock_name, "complete": False, "checks": checks, "rows": rows,
     }  # fmt: skip
-    for batch in settings.batches:
-        for prompt in settings.prompts:
-            case = Case(settings, subject, batch, prompt, say)
-            rows += case.rows()
-            checks += [{"batch": batch, "prompt": prompt, **check.as_dict()} for check in case.checks]
-            if finished is not None:
+    cases = [(batch, prompt) for batch in settings.batches for prompt in settings.prompts]
+    for number, (batch, prompt) in enumerate(cases, 1):
+        case = Case(settings, subject, batch, prompt, say)
+        checks += [{"batch": batch, "prompt": prompt, **check.as_dict()} for check in case.checks]
+        try:
+            case.measure(rows, had)
+        except KeyboardInterrupt:
+            if finished is not None and rows and (rows[-1]["batch"], rows[-1]["prompt"]) == (batch, prompt):
                 finished(found)
+            raise
+        found["complete"] = number == len(cases)
+        if finished is not None:
+            finished(found)
     return found
 
 
@@ -190,13 +204,28 @@ class Case:
                 call(tokens)  # other lengths may compile anew, and compilers want to see each twice
         return checks
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Measure, then one row a variant, in the order of the modes."""
-        device, tokens = self.subject.model.device, self.settings.tokens
-        _, clock = clock_for(device, torch.get_num_threads())
+    def measure(self, rows: list[dict[str, Any]], had: Had = lambda case, name, seconds: None) -> None:
+        """Append one row a variant, in the order of the modes; interrupted, those of the rounds that every one had."""
+        tokens, settings = self.settings.tokens, self.settings
+        _, clock = clock_for(self.subject.model.device, torch.get_num_threads())
         by_name = {variant.name: call for variant, call in self.calls.items()}
-        times = measure(by_name, tokens, self.settings.rounds, clock, self.short, self.say, self.settings.max_seconds)
-        peaks = self._peaks() if self.settings.memory else {}
+        times: dict[str, Times] = {}
+        peaks: dict[Variant, int] = {}
+        try:
+            measure(
+                by_name, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
+                partial(had, self.name),
+            )  # fmt: skip
+            if settings.memory:
+                self._peaks(peaks)
+        finally:
+            rows += self._rows(whole_rounds(times), peaks)
+
+    def _rows(self, times: dict[str, Times], peaks: dict[Variant, int]) -> list[dict[str, Any]]:
+        """Of what was measured; none where no round was whole."""
+        tokens = self.settings.tokens
+        if not times:
+            return []
         base = next(v for v in self.calls if v.mode == PLAIN)
         for name, measured in times.items():
             if min(measured.step) <= 0:
@@ -216,14 +245,13 @@ class Case:
                 continue
             row = {**about_case, **figures(times[variant.name], times[base.name], self.batch, tokens)}
             row["warm_up_s"] = self.warm_up[variant]
-            if variant in peaks:
+            if variant in peaks and base in peaks:
                 row["peak_bytes"], row["peak_ratio"] = peaks[variant], peaks[variant] / peaks[base]
             rows.append(row)
         return rows
 
-    def _peaks(self) -> dict[Variant, int]:
+    def _peaks(self, peaks: dict[Variant, int]) -> None:
         settings, device = self.settings, self.subject.model.device
-        peaks = {}
         for variant, call in self.calls.items():
             self.say(f"memory of {variant.name}")
             if device.type == "cuda":
@@ -239,7 +267,6 @@ class Case:
                 peaks[variant] = memory.in_fresh_process(question)["peak"]
             except RuntimeError as error:
                 warnings.warn(str(error), stacklevel=2)
-        return peaks if any(v.mode == PLAIN for v in peaks) else {}
 
 
 def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, Any]:

@@ -88,6 +88,8 @@ def measure(
     short: int,
     progress: Callable[[str], None] | None = None,
     seconds: float | None = None,
+    times: dict[str, Times] | None = None,
+    had: Callable[[str, float], None] = lambda name, seconds: None,
 ) -> dict[str, Times]:
     """Times of every call in `rounds` rounds, each round in another order.
 
@@ -95,10 +97,13 @@ def measure(
         calls: must have run before: what compiles on the first call is not for this function.
         tokens: of the long run, at least 2. short: of the run taken off it, below `tokens`.
         seconds: no round is begun once so many have passed; None = all rounds. One round is always run.
+        had: told each call's seconds a token as soon as it had its first round.
+        times: what is returned, filled while it is measured, for whoever is interrupted.
     """
     if not 1 <= short < tokens:
         raise ValueError(f"a token's time needs at least 2 tokens, got {tokens}; generate more")
-    times = {name: Times() for name in calls}
+    times = {} if times is None else times
+    times.update({name: Times() for name in calls})
     order, shuffle = list(calls), random.Random(0)
     # a full collection over all that was imported takes as long as several steps and would fall to whoever is next
     gc.collect()
@@ -113,9 +118,22 @@ def measure(
                 if progress is not None:
                     progress(f"round {number + 1} of {rounds}: {name}")
                 _one_round(calls[name], times[name], tokens, clock, short)
+                if not number:
+                    had(name, times[name].step[0])
     finally:
         gc.unfreeze()
     return times
+
+
+def whole_rounds(times: Mapping[str, Times]) -> dict[str, Times]:
+    """Only the rounds that every call had; {} where there is none."""
+    rounds = min((len(one.preparation) for one in times.values()), default=0)
+    if not rounds:
+        return {}
+    return {
+        name: Times(one.first[:rounds], one.step[:rounds], one.whole[:rounds], one.preparation[:rounds], one.warm_up)
+        for name, one in times.items()
+    }
 
 
 def _one_round(call: Call, times: Times, tokens: int, clock: Clock, short: int) -> None:

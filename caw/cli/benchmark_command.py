@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from caw.benchmark.shapes import SHAPES
+from caw.benchmark.sizes import SIZES
 from caw.cli import options as opt
-from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.defaults import THETA
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL
+from caw.progress import Bar
 
 if TYPE_CHECKING:
     from caw.benchmark.compare import Change
@@ -34,16 +37,22 @@ def benchmark(
     shapes: Annotated[
         str | None, typer.Option(help="Random weights of these shapes instead of --model.", metavar="|".join(SHAPES))
     ] = None,
-    modes: Annotated[str, _option(CASES, MODES_HELP, metavar="NAME,...")] = "default",
-    batch: Annotated[str, _option(CASES, "Batch sizes.", metavar="N,...")] = "1",
-    prompt: Annotated[str, _option(CASES, "Prompt lengths in tokens.", metavar="N,...")] = "128",
-    tokens: Annotated[int, _option(CASES, "New tokens per sequence.")] = 64,
+    size: Annotated[
+        str, _option(CASES, "How much to measure where the options below say nothing.", metavar="|".join(SIZES))
+    ] = "quick",
+    modes: Annotated[str | None, _option(CASES, MODES_HELP, metavar="NAME,...")] = None,
+    batch: Annotated[str | None, _option(CASES, "Batch sizes.", metavar="N,...")] = None,
+    prompt: Annotated[str | None, _option(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
+    tokens: Annotated[int | None, _option(CASES, "New tokens per sequence.")] = None,
     candidates: Annotated[
         str, _option(CASES, "Candidate slots to repeat the look-ahead of EXP with.", metavar="N,...")
     ] = "",
-    rounds: Annotated[int, _option(CASES, "Repetitions, all modes in turn in each.")] = 10,
+    rounds: Annotated[int | None, _option(CASES, "Repetitions, all modes in turn in each.")] = None,
     max_seconds: Annotated[float | None, _option(CASES, "Begin no repetition of a case after so many.")] = None,
-    memory: Annotated[bool, _option(CASES, "Measure peak memory; on a CPU a process for each mode.")] = True,
+    memory: Annotated[
+        bool | None,
+        _option(CASES, "Measure peak memory; on a CPU a process for each mode.", "--memory/--no-memory"),
+    ] = None,
     allow_differences: Annotated[
         bool, _option(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
     ] = False,
@@ -65,27 +74,35 @@ def benchmark(
     same round: medians, with the quartiles in brackets. The first run of each mode does not count. Sides that must give
     the same tokens (in float32) are checked before. A token's time leaves out the prompt and the capture of graphs.
 
+    Sizes: quick answers within two minutes on two cores; standard has more modes, tokens and rounds, and peak memory;
+    full every mode with several batches and prompts, which takes hours. Interrupted, the rounds that every mode had are
+    shown and kept in --json ("complete" is false).
+
     Exit code 1: worse than the run of --compare by more than noise, or sides that differ.
 
     Examples:
 
     - caw benchmark --dtype float32 --threads 1
+    - caw benchmark --size standard --json now.json
     - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
     - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     """
     with user_errors():
-        from rich.console import Console
-
         from caw.benchmark import BenchmarkSettings, run
         from caw.benchmark.compare import compare, read
         from caw.benchmark.equality import DifferentTokensError
         from caw.benchmark.plot import plot, require_matplotlib
 
         settings = BenchmarkSettings(
-            model, shapes, evaluator, tuple(_names(modes)), _numbers("--batch", batch), _numbers("--prompt", prompt),
-            tokens, _numbers("--candidates", candidates), rounds, theta, beta, dtype,
-            opt.prepare_device(device, threads), threads, memory, allow_differences, max_seconds,
+            model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
+            dtype=dtype, device=opt.prepare_device(device, threads), threads=threads,
+            allow_differences=allow_differences,
+            **_sized(size, {
+                "modes": _names(modes) if modes is not None else None,
+                "batches": _numbers("--batch", batch), "prompts": _numbers("--prompt", prompt), "tokens": tokens,
+                "rounds": rounds, "memory": memory, "max_seconds": max_seconds,
+            }),
         )  # fmt: skip
         check_paths(
             {"--model": model, "--evaluator": evaluator, "--compare": compare_file},
@@ -94,21 +111,25 @@ def benchmark(
         if plot_file is not None:
             require_matplotlib()
         before = read(compare_file) if compare_file is not None else None
-        console = Console(stderr=True)
+        shown: list[dict[str, Any]] = []
 
         def finished(sofar: dict[str, Any]) -> None:
             """Each case is shown and saved at once: a run may take an hour."""
-            last = sofar["rows"][-1]
+            shown.append(last := sofar["rows"][-1])
             show_case(last["batch"], last["prompt"], sofar["rows"])
             if json_file is not None:
                 write_text(json_file, json.dumps(sofar, indent=1) + "\n")
 
         try:
-            with console.status("starting") as status:
-                found = run(settings, status.update, finished)
+            with Bar(None, "starting") as bar:
+                found = run(settings, bar.note, finished, had_first_round)
         except DifferentTokensError as error:
             complain(str(error))
             raise typer.Exit(BAD_LINES) from None
+        except KeyboardInterrupt:
+            kept = f"; what is shown is kept in {json_file}" if shown and json_file is not None else ""
+            complain(f"interrupted{kept}")
+            raise typer.Exit(INTERRUPTED) from None
         show_notes(found)
         if json_file is not None:
             complain(f"wrote {json_file}")
@@ -120,11 +141,26 @@ def benchmark(
         raise typer.Exit(BAD_LINES)
 
 
+def had_first_round(case: str, mode: str, seconds: float) -> None:
+    """A line as soon as there is something to say; the table follows when every mode had all its rounds."""
+    complain(f"{case}: {mode} {1e3 * seconds:.2f} ms/token in its first round")
+
+
+def _sized(size: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What --size says, but for what other options say."""
+    if size not in SIZES:
+        raise ValueError(f"--size must be one of {', '.join(SIZES)}, got {size!r}; choose one")
+    return {**asdict(SIZES[size]), **{name: value for name, value in given.items() if value is not None}}
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def _numbers(option: str, text: str | None) -> Any:
+    """The numbers of an option; None where it is not given."""
+    if text is None:
+        return None
     try:
         return tuple(int(part) for part in _names(text))
     except ValueError:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from caw.benchmark import cases
+from caw.benchmark import BenchmarkSettings, cases
+from caw.benchmark.sizes import SIZES
 from caw.cli import app
-from caw.cli.benchmark_command import show_case
+from caw.cli.benchmark_command import _sized, show_case
 
 TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
         "--rounds", "2", "--prompt", "9", "--no-memory")  # fmt: skip
@@ -69,7 +71,7 @@ def test_a_time_below_nothing_fits_the_screen_too(
 
 
 def test_default_modes_are_one_screen() -> None:
-    done = run("--rounds", "1")
+    done = run("--rounds", "1", "--modes", "default")
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.rstrip().splitlines()
     assert len(lines) <= 24 + 4 and max(map(len, lines)) <= 80 and "…" not in done.stdout
@@ -110,9 +112,59 @@ def test_sides_that_differ_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_sizes_say_what_options_do_not() -> None:
+    given = {"modes": None, "tokens": 7, "memory": False}
+    assert _sized("standard", given) == {**asdict(SIZES["standard"]), "tokens": 7, "memory": False}
+    assert _sized("quick", {"max_seconds": 9.0})["max_seconds"] == 9.0
+    for size in SIZES.values():
+        BenchmarkSettings(**asdict(size))
+
+
+def test_quick_is_the_default_and_shows_modes_at_once() -> None:
+    quick = [option for option in TINY if option != "--no-memory"]
+    done = CliRunner().invoke(app, quick, env={"COLUMNS": "80", "NO_COLOR": "1", "CAW_TRACEBACK": ""})
+    assert done.exit_code == 0, done.stderr
+    shown = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    for mode in ("plain", *SIZES["quick"].modes):
+        assert mode in shown and f"batch 1, prompt 9: {mode} " in done.stderr
+    assert "2 rounds" in done.stdout
+
+
+@pytest.mark.parametrize("calls", [3, 17])
+def test_interrupted_what_was_measured_is_kept(calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C lost an hour: the table came last and the file with it."""
+    real, out, count = cases.call_of, tmp_path / "out.json", 0
+
+    def call_of(mode: str, job: Any) -> Any:
+        def call(tokens: int) -> Any:
+            nonlocal count
+            count += 1
+            if count > calls:
+                raise KeyboardInterrupt
+            return real(mode, job)(tokens)
+
+        return call
+
+    monkeypatch.setattr(cases, "call_of", call_of)
+    done = run("--modes", "kgw", "--rounds", "9", "--json", str(out))
+    assert done.exit_code == 130 and "interrupted" in done.stderr
+    if calls == 3:  # in the first runs, which do not count
+        assert not out.exists() and "kept in" not in done.stderr
+        return
+    found = json.loads(out.read_text())
+    assert found["complete"] is False and [row["mode"] for row in found["rows"]] == ["plain", "kgw"]
+    assert found["rows"][1]["ratio"]["n"] == len(found["rows"][1]["rounds_ms"]) >= 2
+    assert "kgw" in done.stdout and f"what is shown is kept in {out}" in done.stderr
+    monkeypatch.undo()
+    whole = run("--modes", "kgw", "--json", str(tmp_path / "whole.json"))
+    assert whole.exit_code == 0 and json.loads((tmp_path / "whole.json").read_text())["complete"] is True
+    assert run("--modes", "kgw", "--compare", str(out)).exit_code in (0, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--size", "huge"), "--size must be one of quick, standard, full, got 'huge'"),
         (("--modes", "kgw+magic"), "modes must be among"),
         (("--batch", "1,x"), "--batch must be whole numbers"),
         (("--tokens", "1"), "tokens"),

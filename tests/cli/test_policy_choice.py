@@ -11,7 +11,6 @@ from cli.running import generate, write_prompts
 
 import caw
 from caw import defaults
-from caw.cli import policy_choice
 from caw.cli.policy_choice import NO_EVALUATOR, choose_policy, what_marks
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -67,8 +66,7 @@ def test_a_model_without_evaluator_is_marked_fully_and_says_so(model: str, tmp_p
 def test_a_model_with_evaluator_is_marked_by_caw(
     model: str, evaluator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (policy_choice, policy_choice.opt):
-        monkeypatch.setattr(module, "shipped_for", lambda name: evaluator)
+    monkeypatch.setattr("caw.evaluator.network.shipped_for", lambda name: evaluator)
     output = tmp_path / "out.jsonl"
     done = generate(model, "--prompt", "the sky", "-o", str(output))
     numbers = {"theta": defaults.THETA, "beta": defaults.BETA}
