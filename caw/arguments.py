@@ -14,6 +14,7 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.evaluator.network import check_model
 from caw.evaluator.token_classes import check_tokenizer
 from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.show import shown
 from caw.watermarks import Watermark
 
 
@@ -104,4 +105,6 @@ def kernels_of(backend: str | None, facts: ModelFacts) -> ops.Ops:
         kernels = flash_decoding.flash_kernels()
         flash_decoding.check_flash(facts.device, facts.dtype)
         return kernels
-    raise ValueError(f"backend must be None, 'reference' or '{flash_decoding.NAME}', got {backend!r}; leave it out")
+    raise ValueError(
+        f"backend must be None, 'reference' or '{flash_decoding.NAME}', got {shown(backend)}; leave it out"
+    )

@@ -193,6 +193,8 @@ def stream_results(
     """`iter_generate` with its settings in one object: check, plan, run."""
     with ended_on_error(streamer):
         check_streamer(streamer, prompts)
+        if report is not None and not callable(report):
+            raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
         facts = ModelFacts.of(model, tokenizer)
         kernels = kernels_of(settings.backend, facts)
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import os
 
-import torch
-
 
 def survive_forks() -> None:
     """From now on children of this process compute on one thread, if this process is about to use several."""
+    import torch
+
     if torch.get_num_threads() > 1:
         _register()
 
@@ -27,4 +27,6 @@ def _register() -> None:
 
 
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caw.forking import survive_forks
+from caw.show import shown
 from caw.token_texts import tokenizer_end_ids
 
 if TYPE_CHECKING:  # both take seconds to import: they are, where they are used
@@ -111,11 +112,13 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     import torch
 
     try:
-        found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         reason = str(error).split("\n")[0]
-        raise ValueError(f"device must be one that torch can use here, got {device!r} ({reason}); use 'cpu'") from error
+        raise ValueError(
+            f"device must be one that torch can use here, got {shown(device)} ({reason}); use 'cpu'"
+        ) from error
     return found
 
 
@@ -125,10 +128,10 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
 
     if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
         return dtype
-    if dtype == "auto":
+    if isinstance(dtype, str) and dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or _fast_bfloat16() else torch.float32
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {dtype!r}; use 'auto'")
+        raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {shown(dtype)}; use 'auto'")
     found = getattr(torch, dtype)
     assert isinstance(found, torch.dtype)
     return found

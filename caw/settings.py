@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from caw.watermarks.base import require_int, require_number
+from caw.show import shown
+from caw.watermarks.base import require_bool, require_choice, require_int, require_number
 
 Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")
@@ -55,9 +56,10 @@ class Settings:
         for name, most in (("slots", MAX_SLOTS), ("batch_size", 1 << 20)):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1, most)
+        for name in ("do_sample", "chat", "return_trace", "compile"):
+            require_bool(name, getattr(self, name))
         if not isinstance(self.mark_eos, bool | None):
-            raise TypeError(f"mark_eos must be True, False or None, got {self.mark_eos!r}; leave it out")
+            raise TypeError(f"mark_eos must be True, False or None, got {shown(self.mark_eos)}; leave it out")
         if self.top_p == 0:
             raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
-        if self.branching not in BRANCHINGS:
-            raise ValueError(f"branching must be one of {', '.join(BRANCHINGS)}, got {self.branching!r}; use 'tree'")
+        require_choice("branching", self.branching, BRANCHINGS, "tree")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # control characters could move the cursor or recolour a terminal; Unicode has pictures of them
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 PICTURES |= dict.fromkeys(range(128, 160), 0xFFFD)
+
+SHOWN = 60  # characters of a value in a message
 
 
 def visible(text: str) -> str:
@@ -23,3 +27,11 @@ def is_p(p: float) -> str:
     """ "p = 0.0021", or "p < 1e-300"."""
     said = format_p(p)
     return f"p {said}" if said.startswith("<") else f"p = {said}"
+
+
+def shown(value: Any) -> str:
+    """A value in a message: on one line, and short."""
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to write the longest ones
+        return f"an integer of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

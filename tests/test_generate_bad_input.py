@@ -235,3 +235,9 @@ def test_a_prompt_whose_logits_are_not_finite_is_reported(model: Any) -> None:
 def test_what_to_do_about_half_precision(model: Any) -> None:
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"bfloat16 model.*load it with dtype='float32'$"):
         generate(spoiled(copy.deepcopy(model).bfloat16(), 4), [prompt(4)], max_new_tokens=9)
+
+
+def test_a_report_that_cannot_be_called_is_refused(model: Any) -> None:
+    """It was called first where a CUDA graph is captured."""
+    with pytest.raises(TypeError, match="report must be a function that takes a str, got str; leave it out"):
+        list(caw.iter_generate(model, tokenizer(), PROMPTS, report="yes"))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from caw.decoding.facts import ModelFacts
+from caw.show import shown
 from caw.token_texts import require_tokenizer
 from caw.unicode import is_unicode
 
@@ -94,7 +95,7 @@ def _encode(tokenizer: Any, prompt: Any, index: int, chat: bool, vocab_size: int
     if not 0 <= min(ids) <= max(ids) < vocab_size:
         raise ValueError(
             f"prompt {index} must hold token ids below the model's vocabulary size {vocab_size}, got "
-            f"{max(ids) if min(ids) >= 0 else min(ids)}; use the model's own tokenizer"
+            f"{shown(max(ids) if min(ids) >= 0 else min(ids))}; use the model's own tokenizer"
         )
     return ids
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from caw.show import shown
 from caw.unicode import is_unicode
 
 
@@ -16,9 +17,11 @@ class StopStrings:
     """
 
     def __init__(self, tokenizer: Any, stop: str | Sequence[str] | None) -> None:
-        strings = [stop] if isinstance(stop, str) else stop or []
-        if not isinstance(strings, Sequence) or any(not isinstance(s, str) or not s for s in strings):
-            raise ValueError(f"stop must be a non-empty string or a list of them, got {stop!r}; leave it out for none")
+        strings = [stop] if isinstance(stop, str) else [] if stop is None else stop
+        if not isinstance(strings, (list, tuple)) or any(not isinstance(s, str) or not s for s in strings):
+            raise ValueError(
+                f"stop must be a non-empty string or a list of them, got {shown(stop)}; leave it out for none"
+            )
         if not all(map(is_unicode, strings)):
             raise ValueError(
                 "stop must be valid Unicode, found half of a surrogate pair, which no text holds; repair it, or "

@@ -34,7 +34,12 @@ from caw.detection.weights import TokenWeights, weighted_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.forking import survive_forks
 from caw.watermarks import Watermark
-from caw.watermarks.base import MISSING, require_number
+from caw.watermarks.base import (
+    MISSING,
+    require_bool,
+    require_choice,
+    require_number,
+)
 
 Mode = Literal["exact", "compat"]
 STREAM_TOKENS = 1 << 18  # tokens scored in one go; bounds memory to some tens of MB
@@ -142,10 +147,9 @@ class Detector:
             )
         self.watermark.check_readable()
         require_number("fpr", self.fpr, 0, 1, closed=False)
-        if self.mode not in get_args(Mode):
-            raise ValueError(f"mode must be 'exact' or 'compat', got {self.mode!r}; use mode='exact'")
-        if not isinstance(self.mid_p, bool):
-            raise TypeError(f"mid_p must be True or False, got {self.mid_p!r}; leave it out")
+        require_choice("mode", self.mode, get_args(Mode), "exact")
+        require_bool("mid_p", self.mid_p)
+        require_bool("regions", self.regions)
         object.__setattr__(self, "normalize", read_steps(self.normalize))
         if complaint := unreadable(self.prefix, "prefix"):
             raise ValueError(complaint)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from caw.detection.detector import DetectionResult, Detector
+from caw.detection.ids import split_input
 from caw.detection.regions import Region
 
 
@@ -16,8 +17,11 @@ def locate(text_or_ids: Any, detector: Detector) -> list[Region]:
 
     Raises TypeError for a list of texts, ValueError for a detector with options that `regions` does not go with.
     """
-    if isinstance(text_or_ids, (list, tuple)) and text_or_ids and isinstance(text_or_ids[0], (str, list, tuple)):
-        raise TypeError(f"expected one text, got a list of {len(text_or_ids)}; call locate for each")
+    items, single = split_input(text_or_ids)
+    if not items:
+        return []
+    if not single:
+        raise TypeError(f"expected one text, got a list of {len(items)}; call locate for each")
     result = replace(detector, regions=True)(text_or_ids)
     assert isinstance(result, DetectionResult) and result.regions is not None
     return list(result.regions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -16,6 +17,7 @@ import torch
 
 from caw import ops
 from caw.record import RECORD_SIZE, Record
+from caw.show import shown
 from caw.watermarks import prf
 from caw.watermarks.ladder import Ladder, Rule
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from caw.watermarks.payload import PayloadCode, PayloadScores
 
 MISSING = -1
+MAX_VOCABULARY = (1 << 31) - 1
 
 
 @dataclass
@@ -222,27 +225,38 @@ class Watermark(ABC):
 
 
 def require_format(name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise ValueError(f"format must be one of {', '.join(known)}, got {name!r}; use format='native'")
+    require_choice("format", name, known, "native")
 
 
 def require_number(name: str, value: Any, low: float, high: float, *, closed: bool) -> None:
     """Raise unless value is a finite real number in (low, high), or [low, high] if closed."""
     expected = f"{name} must be a number in {'[' if closed else '('}{low:g}, {high:g}{']' if closed else ')'}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{expected}, got {type(value).__name__} {value!r}; pass a plain number")
-    inside = low <= value <= high if closed else low < value < high
-    if not (math.isfinite(value) and inside):
-        raise ValueError(f"{expected}, got {value!r}; choose a value inside")
+        raise TypeError(f"{expected}, got {type(value).__name__} {shown(value)}; pass a plain number")
+    inside = low <= value <= high if closed else low < value < high  # false of NaN
+    if not inside or value in (math.inf, -math.inf):
+        raise ValueError(f"{expected}, got {shown(value)}; choose a value inside")
 
 
 def require_int(name: str, value: Any, low: int, high: int) -> None:
     """Raise unless value is an int in [low, high]."""
     expected = f"{name} must be an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{expected}, got {type(value).__name__} {value!r}; pass a plain integer")
+        raise TypeError(f"{expected}, got {type(value).__name__} {shown(value)}; pass a plain integer")
     if not low <= value <= high:
-        raise ValueError(f"{expected}, got {value}; choose a value inside")
+        raise ValueError(f"{expected}, got {shown(value)}; choose a value inside")
+
+
+def require_bool(name: str, value: Any) -> None:
+    """Raise unless value is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {shown(value)}; leave it out")
+
+
+def require_choice(name: str, value: Any, known: Sequence[str], use: str) -> None:
+    """Raise ValueError unless value is one of the names."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(value)}; use {use!r}")
 
 
 W = TypeVar("W", bound="VocabularyBound")
@@ -270,6 +284,12 @@ class VocabularyBound(Watermark):
                 f"format {self.format!r} was given vocab_size {self.vocab_size}, the text holds token id {greatest}, "
                 "which no list covers; use the tokenizer and the vocab_size of the model that wrote the text"
             )
+
+
+def require_vocab_size(vocab_size: Any) -> None:
+    """Raise unless it is None or a size that a vocabulary can have; native formats do not use it."""
+    if vocab_size is not None:
+        require_int("vocab_size", vocab_size, 2, MAX_VOCABULARY)
 
 
 def require_vocabulary(format_name: str, vocab_size: int | None) -> None:

@@ -31,10 +31,13 @@ from caw.watermarks.base import (
     Position,
     TokenScores,
     VocabularyBound,
+    require_bool,
+    require_choice,
     require_foreign_key,
     require_format,
     require_int,
     require_number,
+    require_vocab_size,
 )
 from caw.watermarks.formats.seeding import markllm_product
 from caw.watermarks.formats.uniforms import rand_at
@@ -91,6 +94,8 @@ class EXP(VocabularyBound):
 
     def validate(self) -> None:
         require_format(self.format, ("native", "vllm-dual", "markllm"))
+        require_vocab_size(self.vocab_size)
+        require_bool("deduplicate", self.deduplicate)
         require_number("alpha", self.alpha, 0, 1, closed=True)
         check_payload(self.payload, self.payload_bits)
         if self.format != "native" and self.payload_bits:
@@ -98,12 +103,9 @@ class EXP(VocabularyBound):
         require_number("temperature", self.temperature, 0, 1e4, closed=False)
         if self.foreign:
             require_foreign_key(self.format, self.secret)
-            if self.vocab_size is not None:
-                require_int("vocab_size", self.vocab_size, 2, (1 << 31) - 1)
         require_int("top_k", self.top_k, 1, RECORD_SIZE)
         require_int("context_width", self.context_width, 1, MAX_WIDTH)
-        if self.strength not in ("top_k", "scale"):
-            raise ValueError(f"strength must be 'top_k' or 'scale', got {self.strength!r}; use 'top_k'")
+        require_choice("strength", self.strength, ("top_k", "scale"), "top_k")
 
     @property
     def null_moments(self) -> tuple[float, float]:

@@ -23,7 +23,15 @@ from typing import ClassVar
 import torch
 
 from caw.watermarks import prf
-from caw.watermarks.base import Native, Position, TokenScores, require_format, require_int
+from caw.watermarks.base import (
+    Native,
+    Position,
+    TokenScores,
+    require_choice,
+    require_format,
+    require_int,
+    require_vocab_size,
+)
 from caw.watermarks.foreign_list import ForeignGreenList
 from caw.watermarks.formats import FOREIGN, find_rule
 from caw.watermarks.ladder import Ladder
@@ -59,6 +67,7 @@ class KGW(ForeignGreenList):
     def validate(self) -> None:
         super().validate()
         require_format(self.format, ("native", *FOREIGN))
+        require_vocab_size(self.vocab_size)
         check_payload(self.payload, self.payload_bits)
         if self.payload_bits:
             if self.foreign:
@@ -67,8 +76,7 @@ class KGW(ForeignGreenList):
         if self.foreign:
             self.validate_foreign(find_rule(self.format, self.seeding))
             return
-        if self.seeding not in DEFAULT_WIDTH:
-            raise ValueError(f"seeding must be 'lefthash' or 'selfhash', got {self.seeding!r}; use 'lefthash'")
+        require_choice("seeding", self.seeding, tuple(DEFAULT_WIDTH), "lefthash")
         if self.context_width is None:
             object.__setattr__(self, "context_width", DEFAULT_WIDTH[self.seeding])
         require_int("context_width", self.context_width, 2 if self.seeding == "selfhash" else 1, MAX_WIDTH)

@@ -29,7 +29,14 @@ import numpy as np
 import torch
 
 from caw.watermarks import prf
-from caw.watermarks.base import MISSING, Position, TokenScores, Watermark, require_int
+from caw.watermarks.base import (
+    MISSING,
+    Position,
+    TokenScores,
+    Watermark,
+    require_choice,
+    require_int,
+)
 from caw.watermarks.ladder import Ladder, Rule, layer_ladder
 
 DOMAIN = b"caw/synthid"
@@ -80,8 +87,7 @@ class SynthID(Watermark):
     def validate(self) -> None:
         require_int("ngram_len", self.ngram_len, 2, 64)
         require_int("sampling_table_seed", self.sampling_table_seed, 0, (1 << 63) - 1)
-        if self.reading not in ("weighted", "mean"):
-            raise ValueError(f"reading must be 'weighted' or 'mean', got {self.reading!r}; use 'weighted'")
+        require_choice("reading", self.reading, ("weighted", "mean"), "weighted")
 
     @property
     def keys(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from caw.watermarks.base import (
     VocabularyBound,
     require_foreign_key,
     require_format,
-    require_int,
+    require_vocab_size,
 )
 from caw.watermarks.formats.numpy_mask import numpy_mask
 from caw.watermarks.green_list import GreenList
@@ -51,12 +51,10 @@ class Unigram(VocabularyBound, GreenList):
     def validate(self) -> None:
         super().validate()
         require_format(self.format, ("native", "markllm"))
-        if self.foreign and self.vocab_size is not None:
-            require_int("vocab_size", self.vocab_size, 2, (1 << 31) - 1)
-            if not 0 < int(self.gamma * self.vocab_size) < self.vocab_size:
-                raise ValueError(
-                    f"gamma must leave both lists of {self.vocab_size} tokens non-empty, got {self.gamma!r}; use 0.25"
-                )
+        require_vocab_size(self.vocab_size)
+        size = self.vocab_size
+        if self.foreign and size is not None and not 0 < int(self.gamma * size) < size:
+            raise ValueError(f"gamma must leave both lists of {size} tokens non-empty, got {self.gamma!r}; use 0.25")
         if self.foreign:
             require_foreign_key(self.format, self.secret)
 

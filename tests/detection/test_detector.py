@@ -204,7 +204,7 @@ BAD = [
     ({"fpr": 1}, ValueError, r"fpr must be a number in \(0, 1\), got 1"),
     ({"fpr": float("nan")}, ValueError, "fpr must be a number"),
     ({"fpr": "1e-3"}, TypeError, "fpr must be a number"),
-    ({"mode": "fast"}, ValueError, "mode must be 'exact' or 'compat', got 'fast'"),
+    ({"mode": "fast"}, ValueError, "mode must be one of exact, compat, got 'fast'; use 'exact'"),
     ({"tokenizer": "gpt2"}, TypeError, "tokenizer must be callable like a transformers tokenizer, got str"),
     ({"text_or_ids": [-1]}, ValueError, "one with -1"),
     ({"text_or_ids": "text"}, TypeError, "text needs the tokenizer"),

@@ -70,7 +70,7 @@ BAD = [
     (lambda: Unigram(key=1, gamma=1e-9), ValueError, "both lists non-empty"),
     (lambda: KGW(key=1, delta=-0.1), ValueError, "delta must be a number in"),
     (lambda: KGW(key=1, delta=float("inf")), ValueError, "delta must be a number in"),
-    (lambda: KGW(key=1, seeding="right"), ValueError, "seeding must be 'lefthash' or 'selfhash'"),  # type: ignore[arg-type]
+    (lambda: KGW(key=1, seeding="right"), ValueError, "seeding must be one of lefthash, selfhash"),  # type: ignore[arg-type]
     (lambda: KGW(key=1, context_width=0), ValueError, "context_width must be an integer in"),
     (lambda: KGW(key=1, seeding="selfhash", context_width=1), ValueError, "context_width must be an integer in"),
     (lambda: KGW(key=1, context_width=1.0), TypeError, "context_width must be an integer in"),  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ BAD = [
     (lambda: EXP(key=1, top_k=0), ValueError, "top_k must be an integer in"),
     (lambda: EXP(key=1, top_k=101), ValueError, "top_k must be an integer in"),
     (lambda: EXP(key=1, top_k=True), TypeError, "top_k must be an integer in"),
-    (lambda: EXP(key=1, strength="k"), ValueError, "strength must be 'top_k' or 'scale'"),  # type: ignore[arg-type]
+    (lambda: EXP(key=1, strength="k"), ValueError, "strength must be one of top_k, scale"),  # type: ignore[arg-type]
     (lambda: EXP(key=1.0), TypeError, "key must be an int"),  # type: ignore[arg-type]
 ]
 

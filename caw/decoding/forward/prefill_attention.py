@@ -15,6 +15,7 @@ import torch
 from torch.nn.attention.bias import causal_lower_right
 
 from caw.settings import PREFILL_ATTENTIONS, PrefillAttention
+from caw.show import shown
 
 EAGER_BLOCK = 256  # query rows per block where scores are materialised; bounds memory at 256 * S per head
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
@@ -105,7 +106,9 @@ def _flash_function() -> Callable[..., torch.Tensor]:
 def check_prefill_attention(how: Any, device: torch.device, dtype: torch.dtype) -> None:
     """Raise ValueError or ImportError unless prompts can be attended to in this way."""
     if how not in PREFILL_ATTENTIONS:
-        raise ValueError(f"prefill_attention must be one of {', '.join(PREFILL_ATTENTIONS)}, got {how!r}; use 'sdpa'")
+        raise ValueError(
+            f"prefill_attention must be one of {', '.join(PREFILL_ATTENTIONS)}, got {shown(how)}; use 'sdpa'"
+        )
     if how != "flash_attention_2":
         return
     try:  # by the name of the distribution: other packages bring a module of the same name

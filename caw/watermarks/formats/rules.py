@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from caw.show import shown
 from caw.watermarks.base import MISSING, TokenScores
 from caw.watermarks.formats import sbw, seeding
 from caw.watermarks.formats.lists import PermutationLists
@@ -82,9 +83,9 @@ FOREIGN: dict[str, dict[str, SeedRule]] = {
 def find_rule(format_name: str, scheme: str) -> SeedRule:
     """The rule of a scheme; ValueError naming the known ones."""
     known = FOREIGN[format_name]
-    if scheme not in known:
+    if not isinstance(scheme, str) or scheme not in known:
         names = ", ".join(known)
-        raise ValueError(f"seeding of format {format_name!r} must be one of {names}, got {scheme!r}; choose one")
+        raise ValueError(f"seeding of format {format_name!r} must be one of {names}, got {shown(scheme)}; choose one")
     return known[scheme]
 
 
