@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from caw.detection.evidence import first_occurrences
-from caw.detection.ids import flat_ids, split_input, to_ids, unreadable
+from caw.detection.ids import read_prefix, split_input, to_ids, unreadable
 from caw.detection.message import repeats_mostly, sentence
 from caw.detection.normalize import normalize_text, read_steps, trim_prefix
 from caw.detection.payload import payload_evidence, read_payload
@@ -151,10 +151,7 @@ class Detector:
         require_bool("mid_p", self.mid_p)
         require_bool("regions", self.regions)
         object.__setattr__(self, "normalize", read_steps(self.normalize))
-        if complaint := unreadable(self.prefix, "prefix"):
-            raise ValueError(complaint)
-        if not isinstance(self.prefix, str):
-            object.__setattr__(self, "prefix", tuple(flat_ids(self.prefix, "prefix").tolist()))
+        object.__setattr__(self, "prefix", read_prefix(self.prefix))
         self._load_weights()
         if self.watermark.code is not None and (self.mid_p or self.weights is not None or self.mode != "exact"):
             raise ValueError(
@@ -175,10 +172,6 @@ class Detector:
     def _load_weights(self) -> None:
         if self.weights is None:
             return
-        if not isinstance(self.weights, (TokenWeights, str, Path)):
-            raise TypeError(
-                f"weights must be TokenWeights, a name or a file, got {type(self.weights).__name__}; leave them out"
-            )
         if self.mid_p or self.mode != "exact":
             raise ValueError("weights belong to mode 'exact' without mid_p, got another; leave one of them out")
         if not isinstance(self.weights, TokenWeights):
@@ -303,8 +296,7 @@ class Detector:
 
     def _unread(self, complaint: str) -> DetectionResult:
         """The result of a text that could not be read: no evidence."""
-        nothing = self._result(np.empty(0, np.int64), (), 0.0, 0.0, 1.0, 0)
-        return replace(nothing, message=complaint, error=complaint)
+        return replace(self._result(np.empty(0, np.int64), (), 0.0, 0.0, 1.0, 0), message=complaint, error=complaint)
 
     def _result(
         self, text: np.ndarray, token_scores: tuple[float | None, ...], score: float, z: float, p: float,

@@ -54,6 +54,13 @@ def unreadable(item: Any, name: str) -> str:
     return f"{name} {HALF}" if isinstance(item, str) and not is_unicode(item) else ""
 
 
+def read_prefix(prefix: Any) -> str | tuple[int, ...]:
+    """Text or ids that a text may begin with; TypeError or ValueError for anything else."""
+    if complaint := unreadable(prefix, "prefix"):
+        raise ValueError(complaint)
+    return prefix if isinstance(prefix, str) else tuple(flat_ids(prefix, "prefix").tolist())
+
+
 def _encoded(texts: Sequence[str], tokenizer: Any) -> Any:
     """The tokenizer's ids of each text."""
     try:

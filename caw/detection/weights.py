@@ -87,8 +87,12 @@ class TokenWeights:
     def load(cls, name_or_path: str | Path) -> TokenWeights:
         """A shipped table by name ("smollm2-135m"), or any file that `save` wrote.
 
-        Raises FileNotFoundError or ValueError in one sentence.
+        Raises TypeError, FileNotFoundError or ValueError in one sentence.
         """
+        if not isinstance(name_or_path, (str, Path)):
+            raise TypeError(
+                f"weights must be TokenWeights, a name or a file, got {type(name_or_path).__name__}; leave them out"
+            )
         path = FOLDER / f"{name_or_path}.safetensors" if str(name_or_path) in shipped() else Path(name_or_path)
         if not path.is_file():
             known = ", ".join(shipped()) or "none"
