@@ -15,7 +15,7 @@ from decoding.running import run
 
 import caw
 from caw import generate
-from caw.decoding.forward import flash_decoding, linear
+from caw.decoding.forward import flash_decoding, small_linears
 from caw.testing import assert_close
 
 
@@ -108,7 +108,7 @@ def test_decoding_by_it_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -
     texts = [prompt(9), prompt(1, 2), prompt(4, 1)]
     kernels = flash_decoding.flash_kernels()
     assert kernels.sibling_attention is flash_decoding.flash_sibling_attention
-    monkeypatch.setattr(linear, "fused_forwards", lambda model: [])
+    monkeypatch.setattr(small_linears, "fused_forwards", lambda model: [])
     calls = []
     monkeypatch.setattr(sys.modules["flash_attn"], "flash_attn_with_kvcache",
                         lambda *a, **k: (calls.append(1), flash_attn_with_kvcache(*a, **k))[1])  # fmt: skip

@@ -102,7 +102,7 @@ def test_a_table_named_later_scores_old_texts_again(folder: Path, tmp_path: Path
 def test_texts_without_a_score_are_left_out_of_equal_detection(folder: Path, tmp_path: Path) -> None:
     """They are not texts that were not found."""
     settings = config(folder, None)
-    settings = replace(settings, policies={**settings.policies, "rule": PolicySpec("entropy", {"threshold": 0.5})})
+    settings = replace(settings, policies={**settings.policies, "rule": PolicySpec("entropy", {"nats": 0.5})})
     store = stored(tmp_path, settings)
     scorer = Scorer(settings, store)
     scorer.update(settings.plan())
