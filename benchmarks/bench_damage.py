@@ -28,8 +28,8 @@ import transformers
 import caw
 from caw.evaluation.tasks import GSM8K
 from caw.evaluator import Evaluator
-from caw.evaluator.fit_damage import fit_damage
 from caw.evaluator.token_classes import CLASSES, class_mass
+from caw.fitting.fit_damage import fit_damage
 from caw.record import Record
 
 GAMMA = 0.25

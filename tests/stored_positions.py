@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from caw.evaluator.positions import Positions
+from caw.fitting.positions import Positions
 from caw.record import RECORD_SIZE, Record
 
 

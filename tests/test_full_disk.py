@@ -32,8 +32,8 @@ from caw.evaluation.attacks.word_d import WordD
 from caw.evaluation.perplexity import Perplexity
 from caw.evaluation.store import Generation, Store
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.positions import Positions
 from caw.figure_files import save_figure
+from caw.fitting.positions import Positions
 from caw.models import load_model
 
 pytestmark = pytest.mark.usefixtures("environment")

@@ -11,7 +11,7 @@ import pytest
 
 import caw
 
-PACKAGES = ("caw", "caw.evaluator", "caw.evaluator.labelers", "caw.benchmark")
+PACKAGES = ("caw", "caw.evaluator", "caw.fitting.labelers", "caw.benchmark")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

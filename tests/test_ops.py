@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from caw.triton_kernels import prf_ref as prf
 
 from caw import ops
 from caw.testing import assert_close
-from caw.watermarks import prf
 
 B, C, H, HK, D, S, K, V = 3, 2, 4, 2, 5, 7, 11, 37
 CONTEXT = torch.tensor([[1, 2], [-1, 5], [-1, -1]])

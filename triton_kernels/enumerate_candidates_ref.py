@@ -7,6 +7,8 @@ gets them: reweighting ladder (Kirchenbauer et al. 2023, Algorithm 2) and race l
 from __future__ import annotations
 
 import torch
+from caw.triton_kernels import ladder_ref as ladders
+from caw.triton_kernels import prf_ref as prf
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 
@@ -26,7 +28,7 @@ def enumerate_candidates_ref(
     full: float,
     max_strength: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `caw.watermarks.ladder.Ladder` has them.
+    """Candidates int64 [B, M], needs float32 [B, M], counts int64 [B], as `ladder_ref.Ladder` has them.
 
     Args:
         values: float32 [B, K], ids: int64 [B, K]: record of the logits the choice is made from; -inf and -1 = padding.
@@ -38,8 +40,6 @@ def enumerate_candidates_ref(
 
     M is 2 for green lists, the ranks that max_strength * full reaches for races by top_k, and K for races by scale.
     """
-    from caw.watermarks import ladder as ladders  # here: watermarks import the ops, which import this
-
     key_words = torch.tensor([key & WORD, (key >> 32) & WORD], device=values.device)
     if scheme in (RACE_TOP_K, RACE_SCALE):
         found = race_values_ref(values, ids, race, context, key_words)
@@ -66,8 +66,6 @@ def _green_of_record(
     values: torch.Tensor, ids: torch.Tensor, context: torch.Tensor, key: int, threshold: int, selfhash: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The first green token of each record and its logit; -1 and -inf where there is none."""
-    from caw.watermarks import prf
-
     secret = key & ((1 << 64) - 1)
     if selfhash:
         pairs = [prf.context_words(secret, column[:, None], ids) for column in context.unbind(1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from caw.triton_kernels import prf_ref as prf
 
 
 def green_argmax_ref(
@@ -24,8 +25,6 @@ def green_argmax_ref(
     Returns:
         token int64 [B], ties to the smaller id, -1 if no green token has a score above -inf; its score float32 [B].
     """
-    from caw.watermarks import prf  # here: watermarks import the ops, which import this
-
     secret, vocab_size = int(key[0]) | int(key[1]) << 32, scores.shape[1]
     if selfhash:
         per_token = [prf.vocabulary_words(secret, column[:, None], vocab_size) for column in context.unbind(1)]

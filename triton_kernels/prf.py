@@ -1,4 +1,4 @@
-"""The native PRF inside kernels: Philox4x32-10 in 32-bit words, bit for bit `caw.watermarks.prf`.
+"""The native PRF inside kernels: Philox4x32-10 in 32-bit words, bit for bit `prf_ref`.
 
     state = (0x574D4358, W, 0, 0)
     per 4 context tokens: state = philox(counter = state XOR block, key = (lo ^ offset, hi))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from caw.triton_kernels import prf_ref as prf
 
 
 def race_values_ref(
@@ -14,8 +15,6 @@ def race_values_ref(
         values, race_values: float32 [B, K], logits the choice is made from, and the same without sampling noise.
         ids: int64 [B, K]. context: int64 [B, W]. key: int64 [2], low and high 32 bits.
     """
-    from caw.watermarks import prf  # here: watermarks import the ops, which import this
-
     secret = int(key[0]) | int(key[1]) << 32
     noise = prf.gumbel(prf.context_words(secret, context, ids))
     return torch.where(values > -torch.inf, race_values.double() + noise, -torch.inf)

@@ -18,8 +18,8 @@ from typing import Any
 import caw
 from caw.evaluation.config import Config, read_config
 from caw.evaluation.store import Generation, Store
-from caw.evaluator.labels import EncodedText
-from caw.evaluator.teacher import record_encoded
+from caw.fitting.labels import EncodedText
+from caw.fitting.teacher import record_encoded
 from caw.models import end_token_ids
 from caw.token_texts import token_texts
 

@@ -108,9 +108,9 @@ def from_positions(
     import numpy as np
 
     from caw.detection.expected_weights import expected_weights, strengths_of
-    from caw.evaluator.pipeline import fitted
-    from caw.evaluator.positions import Positions
-    from caw.evaluator.train import predict
+    from caw.fitting.pipeline import fitted
+    from caw.fitting.positions import Positions
+    from caw.fitting.train import predict
 
     stored = Positions.open(folder)
     evaluator = fitted(evaluator, tokenizer, stored)

@@ -17,9 +17,10 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.evaluation.ablation_settings import QUICK, WINDOWS
-from caw.evaluator.labels import TEMPLATE, digest
-from caw.evaluator.settings import TRANSFORMS, TrainSettings
+from caw.evaluator.transforms import TRANSFORMS
 from caw.files import check_paths, write_text
+from caw.fitting.labels import TEMPLATE, digest
+from caw.fitting.settings import TrainSettings
 from caw.inputs import read_text
 from caw.progress import Bar
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from caw.evaluation import evaluator_ablation as ablation
-    from caw.evaluator.positions import Positions
+    from caw.fitting.positions import Positions
 
 OUTPUT, TRAINING = "Output", "Training"
 
@@ -108,7 +109,7 @@ def evaluate_evaluator_command(
     with user_errors():
         from caw.evaluation import evaluator_ablation as ablation
         from caw.evaluator import Evaluator, shipped_for
-        from caw.evaluator.pipeline import fitted, labelled, obtain_positions, protect_line_ends, table_for
+        from caw.fitting.pipeline import fitted, labelled, obtain_positions, protect_line_ends, table_for
 
         output = Output(json_file, table, plot)
         check_paths(

@@ -16,16 +16,16 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.evaluator.labelers.lexical import KINDS
-from caw.evaluator.labels import LabelledText, read_labels
 from caw.files import check_paths, write_text
+from caw.fitting.labelers.lexical import KINDS
+from caw.fitting.labels import LabelledText, read_labels
 from caw.inputs import read_bounded
 from caw.jsonl import JsonlWriter
 from caw.models import load_model, load_tokenizer
 from caw.progress import Bar
 
 if TYPE_CHECKING:
-    from caw.evaluator.labelers import Labeler
+    from caw.fitting.labelers import Labeler
 
 LABELERS = ("lexical", "counterfactual", "openai")
 LINE_START = b'{"dataset": '
@@ -103,9 +103,9 @@ def label(
     - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
-        from caw.evaluator.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
-        from caw.evaluator.labelers.agreement import agreement
-        from caw.evaluator.labelers.endpoint import estimate_cost
+        from caw.fitting.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
+        from caw.fitting.labelers.agreement import agreement
+        from caw.fitting.labelers.endpoint import estimate_cost
 
         if output.suffix != ".jsonl":
             raise ValueError(f"output must end in .jsonl, got {str(output)!r}; add the ending")
@@ -158,8 +158,8 @@ def label(
 
 def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:
     """Label and write every document as soon as it is done; how many could not be (each reported)."""
-    from caw.evaluator.labelers import LabelError
-    from caw.evaluator.labelers.base import label_documents, label_line
+    from caw.fitting.labelers import LabelError
+    from caw.fitting.labelers.base import label_documents, label_line
 
     failed = done = 0
     try:
@@ -181,7 +181,7 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
 def _documents(
     data_dir: Path, dataset: str, split: str, places: str | None, same_as: Path | None
 ) -> list[LabelledText]:
-    from caw.evaluator.labelers.base import read_documents
+    from caw.fitting.labelers.base import read_documents
 
     if same_as is not None:
         if places is not None:

@@ -12,9 +12,10 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.evaluator.labels import TEMPLATE
-from caw.evaluator.settings import TRANSFORMS, TrainSettings
+from caw.evaluator.transforms import TRANSFORMS
 from caw.files import check_paths
+from caw.fitting.labels import TEMPLATE
+from caw.fitting.settings import TrainSettings
 from caw.inputs import read_text
 
 FEATURES, TRAINING = "Features", "Training"
@@ -72,8 +73,8 @@ def train_evaluator_command(
     - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
     """
     with user_errors():
-        from caw.evaluator.pipeline import default_specs, train_evaluator
         from caw.evaluator.token_classes import CLASSES
+        from caw.fitting.pipeline import default_specs, train_evaluator
 
         check_paths(
             {"--model": model, "--labels": labels, "--prefix-file": prefix_file, "--positions": positions},

@@ -13,8 +13,8 @@ from caw.decoding.state import DecodeState
 from caw.decoding.step import Step, rectangular
 from caw.decoding.step_result import StepResult
 from caw.record import Record
+from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
-from caw.watermarks.ladder import Ladder
 
 
 class EagerStep(Step):

@@ -16,7 +16,8 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 from caw import ops
 from caw.decoding.state import DecodeState
 from caw.settings import Settings
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
+from caw.watermarks import keys
 
 DOMAIN = b"caw/sample"
 # takes plain logits float32 [B, V] and what is known of the sequences, returns warped ones; -inf = excluded
@@ -65,7 +66,7 @@ class GumbelNoise:
 
     @classmethod
     def of(cls, seed: int, device: torch.device, *, native: bool = True) -> GumbelNoise:
-        return cls(prf.derive_key(seed, DOMAIN), native and ops.has_kernel("sampling_noise", device.type))
+        return cls(keys.derive_key(seed, DOMAIN), native and ops.has_kernel("sampling_noise", device.type))
 
     def __call__(self, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """Draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2]."""

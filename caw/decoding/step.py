@@ -26,9 +26,9 @@ from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy, Signals
 from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
+from caw.triton_kernels.ladder_ref import Ladder, original_only
 from caw.triton_kernels.select_candidate_ref import RULES
 from caw.watermarks import Position
-from caw.watermarks.ladder import Ladder, original_only
 
 
 class Step(ABC):

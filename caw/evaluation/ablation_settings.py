@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caw.evaluator.settings import TrainSettings
+from caw.fitting.settings import TrainSettings
 
 WINDOWS = {
     "no_context": (0, 0),

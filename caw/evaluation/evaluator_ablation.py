@@ -19,13 +19,13 @@ from scipy import stats
 
 from caw.evaluation.ablation_settings import QUICK, WINDOWS
 from caw.evaluator.features import FeatureSpec
-from caw.evaluator.metrics import auroc, best_threshold, document_interval, figures, require_both_classes
 from caw.evaluator.network import Evaluator
-from caw.evaluator.positions import Positions
-from caw.evaluator.settings import TrainSettings
 from caw.evaluator.token_classes import CLASSES
-from caw.evaluator.train import fit, predict
 from caw.figure_files import save_figure
+from caw.fitting.metrics import auroc, best_threshold, document_interval, figures, require_both_classes
+from caw.fitting.positions import Positions
+from caw.fitting.settings import TrainSettings
+from caw.fitting.train import fit, predict
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
 WITH_CLASSES = ("no_context", "window_1", "window_2_1")  # what decoding can supply, and what context adds to classes

@@ -98,7 +98,7 @@ def _forward(model: Any, rows: Sequence[tuple[Sequence[int], int]]) -> list[np.n
     padded = torch.tensor([[*ids, *[ids[-1]] * (longest - len(ids))] for ids, _ in rows], device=model.device)
     arguments: dict[str, Any] = {"input_ids": padded, "use_cache": False}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # rows of the vocabulary cost most of the memory; by index, see `caw.evaluator.teacher`
+        # rows of the vocabulary cost most of the memory; by index, see `caw.fitting.teacher`
         arguments["logits_to_keep"] = torch.arange(earliest, longest, device=padded.device)
     logits = model(**arguments).logits
     start = longest - logits.shape[1]

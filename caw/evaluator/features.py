@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from caw.evaluator.settings import Transform
 from caw.evaluator.token_classes import CLASSES, class_mass
+from caw.evaluator.transforms import Transform
 from caw.record import RECORD_SIZE, Record
 
 PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform

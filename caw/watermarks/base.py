@@ -18,8 +18,8 @@ import torch
 from caw import ops
 from caw.record import RECORD_SIZE, Record
 from caw.show import shown
-from caw.watermarks import prf
-from caw.watermarks.ladder import Ladder, Rule
+from caw.triton_kernels.ladder_ref import Ladder, Rule
+from caw.watermarks import keys
 
 if TYPE_CHECKING:
     from caw.watermarks.payload import PayloadCode, PayloadScores
@@ -93,13 +93,13 @@ class Watermark(ABC):
     null: ClassVar[Literal["binomial", "gamma"]] = "binomial"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", prf.normalize_key(self.key))
+        object.__setattr__(self, "key", keys.normalize_key(self.key))
         self.validate()
 
     @property
     def key_id(self) -> str:
         """Eight hex digits naming the key in logs."""
-        return prf.key_id(self.secret)
+        return keys.key_id(self.secret)
 
     @property
     def secret(self) -> int:

@@ -24,7 +24,9 @@ import torch
 
 from caw.defaults import TOP_K_EXP
 from caw.record import RECORD_SIZE
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
+from caw.triton_kernels.ladder_ref import Ladder, Rule, race_ladder_scale, race_ladder_top_k
+from caw.watermarks import keys
 from caw.watermarks.base import (
     MISSING,
     Native,
@@ -41,7 +43,6 @@ from caw.watermarks.base import (
 )
 from caw.watermarks.formats.seeding import markllm_product
 from caw.watermarks.formats.uniforms import rand_at
-from caw.watermarks.ladder import Ladder, Rule, race_ladder_scale, race_ladder_top_k
 from caw.watermarks.payload import (
     PayloadCode,
     PayloadScores,
@@ -177,7 +178,7 @@ class EXP(VocabularyBound):
         """The words that race, int64 [B, N]; with a payload, those of the key of the context's symbol."""
         if self.format == "vllm-dual":
             a, b = (prf.context_words(k, context, tokens) for k in self.dual_keys)
-            route = prf.context_words(prf.derive_key(self.secret, ROUTE), context, torch.zeros_like(context[:, :1]))
+            route = prf.context_words(keys.derive_key(self.secret, ROUTE), context, torch.zeros_like(context[:, :1]))
             return torch.where(prf.uniform(route) < self.alpha, b, a)
         if self.code is None:
             return prf.context_words(self.secret, context, tokens)
@@ -191,7 +192,7 @@ class EXP(VocabularyBound):
     @property
     def dual_keys(self) -> tuple[int, int]:
         """Keys A and B of format "vllm-dual"."""
-        return prf.derive_key(self.secret, b"key_a"), prf.derive_key(self.secret, b"key_b")
+        return keys.derive_key(self.secret, b"key_a"), keys.derive_key(self.secret, b"key_b")
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
         """-log(1 - u) under the key of each symbol."""

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 
 from caw import ops
+from caw.triton_kernels.ladder_ref import Ladder, reweight_ladder
 from caw.watermarks.base import Position, VocabularyBound, require_foreign_key, require_int
 from caw.watermarks.formats import ForeignLists, SeedRule, find_rule
 from caw.watermarks.green_list import GreenList
-from caw.watermarks.ladder import Ladder, reweight_ladder
 
 MAX_VOCABULARY = (1 << 31) - 1
 FOREIGN_WIDTH = 64

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from caw.defaults import DELTA, GAMMA
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
+from caw.triton_kernels.ladder_ref import Ladder, Rule, reweight_ladder
 from caw.watermarks.base import Position, Watermark, require_number
-from caw.watermarks.ladder import Ladder, Rule, reweight_ladder
 
 MAX_DELTA = 1e4
 

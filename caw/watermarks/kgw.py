@@ -22,7 +22,8 @@ from typing import ClassVar
 
 import torch
 
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
+from caw.watermarks import keys
 from caw.watermarks.base import (
     Native,
     Position,
@@ -34,7 +35,6 @@ from caw.watermarks.base import (
 )
 from caw.watermarks.foreign_list import ForeignGreenList
 from caw.watermarks.formats import FOREIGN, find_rule
-from caw.watermarks.ladder import Ladder
 from caw.watermarks.payload import PayloadCode, PayloadScores, check_payload, positions_of, require_payload
 
 DOMAIN = b"caw/kgw"
@@ -102,7 +102,7 @@ class KGW(ForeignGreenList):
 
     @cached_property
     def _list_key(self) -> int:
-        return prf.derive_key(self.secret, DOMAIN)
+        return keys.derive_key(self.secret, DOMAIN)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         if self.foreign and self.lists.rule.tested:

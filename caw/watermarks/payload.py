@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
+from caw.watermarks import keys
 from caw.watermarks.base import require_int
 
 DOMAIN = b"caw/payload"
@@ -125,13 +126,13 @@ class PayloadScores:
 def positions_of(key: int, context: torch.Tensor, count: int) -> torch.Tensor:
     """Which of `count` symbols the token after contexts int64 [B, W] carries, int64 [B]."""
     token = torch.zeros_like(context[:, :1])
-    word = prf.context_words(prf.derive_key(key, DOMAIN), context, token)[:, 0]
+    word = prf.context_words(keys.derive_key(key, DOMAIN), context, token)[:, 0]
     return (word * count) >> 32
 
 
 def symbol_keys(key: int, r: int) -> list[int]:
     """A race key for each symbol."""
-    return [prf.derive_key(key, DOMAIN + b"/" + bytes([symbol])) for symbol in range(r)]
+    return [keys.derive_key(key, DOMAIN + b"/" + bytes([symbol])) for symbol in range(r)]
 
 
 def check_payload(payload: int | None, bits: int) -> None:

@@ -28,7 +28,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from caw.watermarks import prf
+from caw.triton_kernels.ladder_ref import Ladder, Rule, layer_ladder
+from caw.watermarks import keys
 from caw.watermarks.base import (
     MISSING,
     Position,
@@ -37,7 +38,6 @@ from caw.watermarks.base import (
     require_choice,
     require_int,
 )
-from caw.watermarks.ladder import Ladder, Rule, layer_ladder
 
 DOMAIN = b"caw/synthid"
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
@@ -80,7 +80,7 @@ class SynthID(Watermark):
             _require_different(self.keys, self.sampling_table_size)
         else:
             require_int("depth", self.depth, 1, MAX_LAYERS)
-            secret = prf.normalize_key(self.key)  # type: ignore[arg-type]
+            secret = keys.normalize_key(self.key)  # type: ignore[arg-type]
             object.__setattr__(self, "key", _derived(secret, self.depth, self.sampling_table_size))
         self.validate()
 
@@ -232,11 +232,11 @@ def _require_different(keys: Sequence[int], size: int) -> None:
 
 def _derived(secret: int, depth: int, size: int) -> tuple[int, ...]:
     """`depth` layer keys from one secret; one that would share places with an earlier one is passed over."""
-    keys: list[int] = []
+    found: list[int] = []
     for i in count():
-        if len(keys) == depth:
-            return tuple(keys)
-        key = prf.derive_key(secret, DOMAIN + i.to_bytes(1 + (i > 255), "big")) >> 1
-        if not any(shared_places(other, key, size) for other in keys):
-            keys.append(key)
+        if len(found) == depth:
+            return tuple(found)
+        key = keys.derive_key(secret, DOMAIN + i.to_bytes(1 + (i > 255), "big")) >> 1
+        if not any(shared_places(other, key, size) for other in found):
+            found.append(key)
     raise AssertionError

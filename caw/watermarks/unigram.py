@@ -14,7 +14,8 @@ from typing import ClassVar
 
 import torch
 
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
+from caw.watermarks import keys
 from caw.watermarks.base import (
     Native,
     TokenScores,
@@ -87,7 +88,7 @@ class Unigram(VocabularyBound, GreenList):
 
     @cached_property
     def _list_key(self) -> int:
-        return prf.derive_key(self.secret, DOMAIN)
+        return keys.derive_key(self.secret, DOMAIN)
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         if self.foreign:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from caw.cli import app
 from caw.evaluation.evaluator_ablation import FIGURES
 from caw.evaluator import FeatureSpec
-from caw.evaluator.pipeline import train_evaluator
-from caw.evaluator.train import TrainSettings
+from caw.fitting.pipeline import train_evaluator
+from caw.fitting.train import TrainSettings
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.cli.label_command import _places
-from caw.evaluator.labels import read_labels
+from caw.fitting.labels import read_labels
 
 KEY = "sk-very-secret"
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from caw.triton_kernels import prf_ref as prf
 
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
 from caw.testing import tolerance
-from caw.watermarks import EXP, KGW, Unigram, prf
+from caw.watermarks import EXP, KGW, Unigram, keys
 
 RECORD = 100
 Choice = Callable[[Any], tuple[int, float]]
@@ -110,7 +111,7 @@ class BruteForce:
     def _noise(self, prompt: list[int], generated: int, occurrence: int, vocab_size: int) -> torch.Tensor:
         digest = hashlib.sha256(repr((occurrence, tuple(prompt))).encode()).digest()
         stream = [int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")]
-        key = prf.derive_key(self.seed, b"caw/sample")
+        key = keys.derive_key(self.seed, b"caw/sample")
         words = prf.token_word(key, prf.absorb_context(key, [*stream, generated]), np.arange(vocab_size))
         return torch.from_numpy(-np.log(-np.log((words + 0.5) / 2.0**32))).float()
 
@@ -210,9 +211,9 @@ class BruteForce:
         tokens = np.arange(vocab_size)
         limit = int(wm.gamma * 2**24)
         if isinstance(wm, Unigram):
-            return (_word(prf.derive_key(wm.secret, b"caw/unigram"), [], tokens) >> 8) < limit
+            return (_word(keys.derive_key(wm.secret, b"caw/unigram"), [], tokens) >> 8) < limit
         assert isinstance(wm, KGW)
-        key = prf.derive_key(wm.secret, b"caw/kgw")
+        key = keys.derive_key(wm.secret, b"caw/kgw")
         if wm.seeding == "lefthash":
             return (_word(key, _last(new, wm.context_width), tokens) >> 8) < limit
         pairs = [_word(key, [x], tokens) for x in _last(new, wm.context_width - 1)]

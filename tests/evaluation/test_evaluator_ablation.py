@@ -9,9 +9,9 @@ from stored_positions import made_up_positions
 
 from caw.evaluation import evaluator_ablation as ablation
 from caw.evaluator import FeatureSpec
-from caw.evaluator.metrics import best_threshold
 from caw.evaluator.token_classes import CLASSES
-from caw.evaluator.train import TrainSettings, fit, predict
+from caw.fitting.metrics import best_threshold
+from caw.fitting.train import TrainSettings, fit, predict
 from caw.testing import assert_close
 
 QUICK = TrainSettings(hidden=16, max_epochs=6, patience=3, batch_size=256, learning_rate=3e-3)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from caw.evaluator import Evaluator, check_model, shipped, shipped_for
-from caw.evaluator.labels import read_labels
-from caw.evaluator.metrics import auroc
 from caw.evaluator.network import WEIGHTS_FOLDER
-from caw.evaluator.pipeline import fitted
-from caw.evaluator.positions import part_of
-from caw.evaluator.teacher import record_positions
 from caw.evaluator.token_classes import LINE_BREAK
-from caw.evaluator.train import predict
+from caw.fitting.labels import read_labels
+from caw.fitting.metrics import auroc
+from caw.fitting.pipeline import fitted
+from caw.fitting.positions import part_of
+from caw.fitting.teacher import record_positions
+from caw.fitting.train import predict
 
 NAMES = shipped()
 OF_DAMAGE = [name for name in NAMES if name.endswith("-damage")]

@@ -1,14 +1,15 @@
-"""The PRF in kernels against `caw.watermarks.prf`: green scans bit for bit, race values within their margin."""
+"""The PRF in kernels against `prf_ref`: green scans bit for bit, race values within their margin."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from caw.triton_kernels import prf_ref as prf
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 
 from caw.testing import assert_close
-from caw.watermarks import EXP, KGW, Unigram, prf
+from caw.watermarks import EXP, KGW, Unigram, keys
 
 KEYS = [0, 42, 2**32 - 1, 2**32, 2**63 + 12345, 2**64 - 1]
 WIDTHS = [0, 1, 3, 4, 5, 9]
@@ -89,7 +90,7 @@ def test_scan_is_what_the_watermarks_do(device, watermark):
     scores, context = torch.randn(2, 1001), contexts(2, watermark.window, torch.device("cpu"))
     masked = torch.where(watermark.green_vocabulary(context, 1001), scores, -torch.inf)
     selfhash = getattr(watermark, "seeding", "") == "selfhash"
-    key = prf.derive_key(5, b"caw/unigram" if watermark.name == "unigram" else b"caw/kgw")
+    key = keys.derive_key(5, b"caw/unigram" if watermark.name == "unigram" else b"caw/kgw")
     token, _ = green_argmax(
         scores.to(device), context.to(device), key_tensor(key, device), prf.green_threshold(0.25), selfhash
     )

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from caw.triton_kernels.ladder_ref import Ladder
 from pairwise import pairwise
 
 from caw.record import RECORD_SIZE, Record
 from caw.testing import margin
 from caw.watermarks import EXP, Position
-from caw.watermarks.ladder import Ladder
 
 plain = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("make_golden.py"))))
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from caw.triton_kernels.ladder_ref import Ladder
 
 from caw.record import RECORD_SIZE, Record
 from caw.testing import margin
 from caw.watermarks import KGW, Position, TokenScores, Unigram
 from caw.watermarks.green_list import GreenList
-from caw.watermarks.ladder import Ladder
 
 
 @dataclass(frozen=True)

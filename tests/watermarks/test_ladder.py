@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from caw.triton_kernels.ladder_ref import Ladder, original_only, race_ladder_scale, race_ladder_top_k, reweight_ladder
 from hypothesis import given
 from hypothesis import strategies as st
-
-from caw.watermarks.ladder import Ladder, original_only, race_ladder_scale, race_ladder_top_k, reweight_ladder
 
 
 def strengths_around(points: list[float], greatest: float) -> list[float]:

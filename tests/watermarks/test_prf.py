@@ -10,24 +10,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from caw.triton_kernels import prf_ref as prf
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from caw.testing import assert_close
-from caw.watermarks import prf
+from caw.watermarks import keys
 
 FOLDER = Path(__file__).parent
 GOLDEN = json.loads((FOLDER / "golden.json").read_text())
 plain = SimpleNamespace(**runpy.run_path(str(FOLDER / "make_golden.py")))
 FALSE_ALARM = 1e-6  # of each statistical test here; seeds are fixed, so a pass stays a pass
 
-keys = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
+any_key = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
 tokens = st.integers(-1, 2**31 - 1) | st.integers(-1, 8)
 contexts = st.lists(tokens, max_size=9)
 
 
-@given(key=keys, context=contexts, token=st.lists(tokens, min_size=1, max_size=7))
+@given(key=any_key, context=contexts, token=st.lists(tokens, min_size=1, max_size=7))
 def test_plain_numpy_torch_and_an_independent_writing_agree(key: int, context: list[int], token: list[int]) -> None:
     expected = [plain.word(key, context, t) for t in token]
     state = prf.absorb_context(key, context)
@@ -106,27 +107,27 @@ def test_different_keys_are_uncorrelated(pair: tuple[int, int]) -> None:
 def test_derived_keys_follow_their_description_and_differ_by_domain() -> None:
     for key in (0, 42, 2**64 - 1):
         for domain in (b"caw/kgw", b"caw/unigram"):
-            assert prf.derive_key(key, domain) == plain.derived(key, domain)
-        assert len({key, prf.derive_key(key, b"caw/kgw"), prf.derive_key(key, b"caw/unigram")}) == 3
+            assert keys.derive_key(key, domain) == plain.derived(key, domain)
+        assert len({key, keys.derive_key(key, b"caw/kgw"), keys.derive_key(key, b"caw/unigram")}) == 3
 
 
 def test_keys_of_text_bytes_and_integers() -> None:
-    assert prf.normalize_key("a secret") == prf.normalize_key(b"a secret") == plain.normal_key("a secret")
-    assert prf.normalize_key(2**64 - 1) == 2**64 - 1
-    assert prf.normalize_key(np.int64(7)) == 7
-    assert prf.normalize_key("ключ") != prf.normalize_key("ключи")
+    assert keys.normalize_key("a secret") == keys.normalize_key(b"a secret") == plain.normal_key("a secret")
+    assert keys.normalize_key(2**64 - 1) == 2**64 - 1
+    assert keys.normalize_key(np.int64(7)) == 7
+    assert keys.normalize_key("ключ") != keys.normalize_key("ключи")
 
 
 @pytest.mark.parametrize("key", [None, True, 1.5, [1], (1, 2)])
 def test_keys_of_the_wrong_type_are_refused(key: object) -> None:
     with pytest.raises(TypeError, match=r"key must be an int below 2\*\*64, a str or bytes, got"):
-        prf.normalize_key(key)  # type: ignore[arg-type]
+        keys.normalize_key(key)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", [-1, 2**64, "", b""])
 def test_keys_out_of_range_are_refused_without_printing_them(key: object) -> None:
     with pytest.raises(ValueError, match="key must") as error:
-        prf.normalize_key(key)  # type: ignore[arg-type]
+        keys.normalize_key(key)  # type: ignore[arg-type]
     assert "18446744073709551616" not in str(error.value)
 
 
@@ -141,6 +142,6 @@ def test_words_on_cuda_equal_those_on_the_cpu() -> None:
 @pytest.mark.parametrize("key", ["secret\udcff", "\ud800secret"])
 def test_keys_that_are_no_text(key: str) -> None:
     with pytest.raises(ValueError, match="key must be text that UTF-8 can hold, got other bytes") as caught:
-        prf.normalize_key(key)
+        keys.normalize_key(key)
     assert caught.type is ValueError and not caught.value.__context__
-    assert prf.normalize_key(key.encode("utf-8", "surrogatepass")) >= 0
+    assert keys.normalize_key(key.encode("utf-8", "surrogatepass")) >= 0

@@ -12,8 +12,8 @@ from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step, rectangular
 from caw.record import RECORD_SIZE, Record
+from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
-from caw.watermarks.ladder import Ladder
 
 
 class FixedStep(Step):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caw.evaluation.attacks.base import Attack, Attacked, AttackError
-from caw.evaluator.labelers.endpoint import FATAL, RateLimit
+from caw.fitting.labelers.endpoint import FATAL, RateLimit
 
 INSTRUCTION = """\
 Rewrite the text in other words and other sentence structure. Keep the meaning, every number, name and result, and \

@@ -13,7 +13,7 @@ from typing import Any
 
 from caw.evaluation.tasks.base import Graded, Question, Task
 from caw.evaluation.tasks.grading import grade_number, plain_number, same_number
-from caw.evaluator.labels import strip_notes
+from caw.fitting.labels import strip_notes
 
 HUB_ID, HUB_CONFIG = "openai/gsm8k", "main"
 THINK = "Let's think step by step"

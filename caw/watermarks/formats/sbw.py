@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from caw.watermarks import prf
+from caw.triton_kernels import prf_ref as prf
 
 LOW31 = 0x7FFFFFFF
 HASH_OF_ZERO = 638944058  # of key * 0, so the same under every key

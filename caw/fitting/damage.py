@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from caw.entrance import generate
-from caw.evaluator.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS, token_log_probs
+from caw.fitting.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS, token_log_probs
 from caw.models import end_token_ids
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")

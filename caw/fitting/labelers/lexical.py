@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from caw.evaluator.labelers.base import LabelError, Spans, join_spans
-from caw.evaluator.labels import LabelledText
+from caw.fitting.labelers.base import LabelError, Spans, join_spans
+from caw.fitting.labels import LabelledText
 
 NUMBER = re.compile(r"\d+(?:[.,:]\d+)*|(?<!\d)\.\d+")
 NUMBER_WORDS = re.compile(

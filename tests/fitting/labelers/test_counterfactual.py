@@ -7,9 +7,9 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.evaluator.labelers import CounterfactualLabeler, LabelError
-from caw.evaluator.labelers.counterfactual import _answer_start
-from caw.evaluator.labels import LabelledText
+from caw.fitting.labelers import CounterfactualLabeler, LabelError
+from caw.fitting.labelers.counterfactual import _answer_start
+from caw.fitting.labels import LabelledText
 from caw.testing import assert_close
 
 SOLUTION = "a small sky is 12 and\n#### 34"

@@ -18,10 +18,10 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from caw.evaluator.features import FeatureSpec
-from caw.evaluator.metrics import auroc, compare, document_interval, reliability, require_both_classes
 from caw.evaluator.network import Evaluator
-from caw.evaluator.positions import Positions
-from caw.evaluator.settings import TrainSettings
+from caw.fitting.metrics import auroc, compare, document_interval, reliability, require_both_classes
+from caw.fitting.positions import Positions
+from caw.fitting.settings import TrainSettings
 from caw.progress import Bar
 
 CHUNK = 8192

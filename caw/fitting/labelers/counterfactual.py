@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from caw.evaluator.labelers.base import LabelError, Spans, join_spans
-from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
+from caw.fitting.labelers.base import LabelError, Spans, join_spans
+from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 
 BATCH_TOKENS = 512
 ANSWER_MARK = "####"

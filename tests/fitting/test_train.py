@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 from stored_positions import made_up_positions
 
 from caw.evaluator import FeatureSpec
-from caw.evaluator import metrics as m
-from caw.evaluator.train import TrainSettings, calibrate, choose_transform, fit, predict, train
+from caw.fitting import metrics as m
+from caw.fitting.train import TrainSettings, calibrate, choose_transform, fit, predict, train
 from caw.testing import assert_close
 
 SPEC = FeatureSpec(previous=0, next=0, k=20)

@@ -10,9 +10,9 @@ from tiny import tiny_model, tiny_tokenizer
 
 import caw
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.labels import EncodedText, LabelledText, encode
-from caw.evaluator.teacher import record_encoded, record_positions
-from caw.evaluator.train import predict
+from caw.fitting.labels import EncodedText, LabelledText, encode
+from caw.fitting.teacher import record_encoded, record_positions
+from caw.fitting.train import predict
 from caw.policies.entropy import entropy
 from caw.record import Record
 from caw.testing import assert_close
@@ -167,7 +167,7 @@ def stores(model, coded, folder, monkeypatch, **options):
     )
     shared = record_encoded(model, coded, folder / "shared", progress=False, **options)
     hook.remove()
-    monkeypatch.setattr("caw.evaluator.teacher.MIN_SHARED", 10**6)
+    monkeypatch.setattr("caw.fitting.teacher.MIN_SHARED", 10**6)
     return shared, record_encoded(model, coded, folder / "whole", progress=False, **options), lengths
 
 
@@ -213,7 +213,7 @@ def test_models_whose_prefix_cannot_be_shared_read_every_text_whole(name, tmp_pa
     if name == "longrope":
         monkeypatch.setattr(model.config, "rope_parameters", {"rope_type": "longrope"})
     if name == "no cache":
-        monkeypatch.setattr("caw.evaluator.teacher.DynamicCache", type(None))
+        monkeypatch.setattr("caw.fitting.teacher.DynamicCache", type(None))
     text = LabelledText("toy", "train", 0, "", "", ())
     coded = [EncodedText(text, (*range(3, 50), last, 7), 47, (True, False)) for last in (5, 6)]
     shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch)

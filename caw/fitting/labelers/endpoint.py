@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caw.evaluator.labelers.base import LabelError, Spans, locate
-from caw.evaluator.labels import LabelledText
+from caw.fitting.labelers.base import LabelError, Spans, locate
+from caw.fitting.labels import LabelledText
 
 INSTRUCTION = """\
 You mark the segments of a reference answer that carry its quality: the words, numbers, operators, names and short \

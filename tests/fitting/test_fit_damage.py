@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.fit_damage import fit_damage
-from caw.evaluator.metrics import auroc
+from caw.fitting.fit_damage import fit_damage
+from caw.fitting.metrics import auroc
 
 SPEC = FeatureSpec(previous=0, next=0, k=7)
 

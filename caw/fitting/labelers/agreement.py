@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluator.labels import LabelledText, encode
+from caw.fitting.labels import LabelledText, encode
 
 
 def agreement(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.evaluator.damage import choose_places, final_answer, measure_damage
+from caw.fitting.damage import choose_places, final_answer, measure_damage
 from caw.testing import assert_close
 
 
@@ -78,7 +78,7 @@ def test_answers_are_compared(tiny, monkeypatch):
             return SimpleNamespace(sequences=[text], texts=[tokenizer.decode(text)])
         return SimpleNamespace(sequences=[text[len(p) - len(prompt) :] for p in prompts])
 
-    monkeypatch.setattr("caw.evaluator.damage.generate", fake)
+    monkeypatch.setattr("caw.fitting.damage.generate", fake)
     before, at, behind = measure_damage(model, tokenizer, prompt, [0, seven, seven + 1], max_new_tokens=20)
     assert before.answer_kept is True and at.answer_kept is False and behind.answer_kept is True
     assert calls == [20, 19]

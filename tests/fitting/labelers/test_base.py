@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from caw.evaluator.labelers.base import (
+from caw.fitting.labelers.base import (
     LabelError,
     join_spans,
     label_documents,
@@ -15,7 +15,7 @@ from caw.evaluator.labelers.base import (
     locate,
     read_documents,
 )
-from caw.evaluator.labels import LabelledText
+from caw.fitting.labels import LabelledText
 
 
 def documents(count):

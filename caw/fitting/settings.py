@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-Transform = Literal["raw", "log", "gap"]
-TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from caw.evaluator.labelers import LabelError, LexicalLabeler
-from caw.evaluator.labelers.agreement import agreement
-from caw.evaluator.labels import LabelledText, read_labels
+from caw.fitting.labelers import LabelError, LexicalLabeler
+from caw.fitting.labelers.agreement import agreement
+from caw.fitting.labels import LabelledText, read_labels
 
 
 def marked(solution, *kinds, question=""):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from caw.evaluator.labels import NAME, LabelledText, read_corpus
+from caw.fitting.labels import NAME, LabelledText, read_corpus
 
 Spans = tuple[tuple[int, int], ...]
 

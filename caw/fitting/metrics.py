@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluator.positions import Positions
+from caw.fitting.positions import Positions
 
 BINS = 10
 

@@ -14,15 +14,16 @@ import torch
 import transformers
 
 from caw.evaluator.features import FeatureSpec
-from caw.evaluator.labels import TEMPLATE, LabelledText, digest, read_labels, restate
-from caw.evaluator.metrics import compare, document_interval
 from caw.evaluator.network import Evaluator
-from caw.evaluator.positions import SPLIT, Positions
-from caw.evaluator.settings import TRANSFORMS, TrainSettings
-from caw.evaluator.teacher import record_positions
 from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table
-from caw.evaluator.train import choose_transform, predict, train
+from caw.evaluator.transforms import TRANSFORMS
 from caw.files import write_text
+from caw.fitting.labels import TEMPLATE, LabelledText, digest, read_labels, restate
+from caw.fitting.metrics import compare, document_interval
+from caw.fitting.positions import SPLIT, Positions
+from caw.fitting.settings import TrainSettings
+from caw.fitting.teacher import record_positions
+from caw.fitting.train import choose_transform, predict, train
 from caw.models import load_model, load_tokenizer
 from caw.progress import doing
 

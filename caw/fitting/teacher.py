@@ -19,8 +19,8 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from caw.decoding.sharing import common_length
 from caw.evaluator.features import MAX_PREVIOUS
-from caw.evaluator.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
-from caw.evaluator.positions import Positions
+from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
+from caw.fitting.positions import Positions
 from caw.policies.entropy import entropy
 from caw.progress import Bar
 from caw.record import Record

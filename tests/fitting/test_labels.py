@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_tokenizer
 
-from caw.evaluator.labels import LabelledText, digest, encode, key_tokens, read_labels, restate, strip_notes
+from caw.fitting.labels import LabelledText, digest, encode, key_tokens, read_labels, restate, strip_notes
 
 ANSWER = "She had 48/2 = <<48/2=24>>24 clips.\n#### 24"
 SOLUTION = "She had 48/2 = 24 clips.\n#### 24"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.evaluator.metrics import auroc
 from caw.evaluator.network import Evaluator
+from caw.fitting.metrics import auroc
 
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)  # scikit-learn's C: smaller is stronger
 FOLDS = 5

@@ -11,7 +11,7 @@ import torch
 from stored_positions import made_up_positions
 
 from caw.evaluator import FeatureSpec
-from caw.evaluator.positions import Positions, part_of
+from caw.fitting.positions import Positions, part_of
 from caw.record import Record
 from caw.testing import assert_close
 

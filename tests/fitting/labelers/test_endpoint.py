@@ -8,9 +8,9 @@ import time
 import pytest
 from stand_in_endpoint import completion, segments, serve
 
-from caw.evaluator.labelers.base import LabelError, label_documents
-from caw.evaluator.labelers.endpoint import EndpointLabeler, RateLimit, estimate_cost, parse_reply
-from caw.evaluator.labels import LabelledText
+from caw.fitting.labelers.base import LabelError, label_documents
+from caw.fitting.labelers.endpoint import EndpointLabeler, RateLimit, estimate_cost, parse_reply
+from caw.fitting.labels import LabelledText
 
 pytest.importorskip("openai")
 SOLUTION = "He has 40-12=28 apples.\n#### 28"

@@ -10,17 +10,17 @@ import torch
 from tiny import save_tiny
 
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.labels import read_labels
-from caw.evaluator.pipeline import (
+from caw.evaluator.token_classes import class_table
+from caw.fitting.labels import read_labels
+from caw.fitting.pipeline import (
     default_specs,
     evaluate_evaluator,
     obtain_positions,
     protect_line_ends,
     train_evaluator,
 )
-from caw.evaluator.positions import Positions
-from caw.evaluator.token_classes import class_table
-from caw.evaluator.train import TrainSettings
+from caw.fitting.positions import Positions
+from caw.fitting.train import TrainSettings
 from caw.models import load_tokenizer
 from caw.token_texts import token_texts
 
@@ -121,7 +121,7 @@ def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):
     model, labels, data = setup
     texts = read_labels(labels, data)
     obtain_positions(model, texts, tmp_path, progress=False)
-    monkeypatch.setattr("caw.evaluator.pipeline.load_model", None)  # a second run must not need the model
+    monkeypatch.setattr("caw.fitting.pipeline.load_model", None)  # a second run must not need the model
     again = obtain_positions(model, texts, tmp_path, progress=False)
     assert again.meta["model"] == str(model)
     spec = FeatureSpec(previous=0, next=0, k=3, transform="raw")
@@ -142,7 +142,7 @@ def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):
 
 def test_output_is_checked_before_the_model_runs(setup, tmp_path, monkeypatch):
     model, labels, data = setup
-    monkeypatch.setattr("caw.evaluator.pipeline.load_model", None)
+    monkeypatch.setattr("caw.fitting.pipeline.load_model", None)
     with pytest.raises(ValueError, match=r"must end in \.safetensors"):
         train_evaluator(model, labels, data, tmp_path / "weights.bin")
     with pytest.raises(FileNotFoundError, match="make it first"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny import tiny_tokenizer
 
-from caw.evaluator.labelers.agreement import agreement
-from caw.evaluator.labels import LabelledText
+from caw.fitting.labelers.agreement import agreement
+from caw.fitting.labels import LabelledText
 
 
 def text(index, spans, solution="so 12 and\n#### 34"):

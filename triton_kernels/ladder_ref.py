@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-
 from caw.triton_kernels.select_candidate_ref import RULES, select_candidate_ref, takes_over_ref
 
 Rule = Literal["reweight", "top_k", "scale"]

@@ -1,0 +1,1 @@
+"""What trains evaluators: labels, the teacher-forced pass, training, measures. What decodes is in `evaluator`."""
