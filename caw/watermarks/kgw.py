@@ -23,6 +23,7 @@ from typing import ClassVar
 import torch
 
 from caw.triton_kernels import prf_ref as prf
+from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import keys
 from caw.watermarks.base import (
     Native,
