@@ -42,6 +42,7 @@ from caw.watermarks.base import (
 DOMAIN = b"caw/synthid"
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
 MAX_LAYERS = 64
+LEAST = torch.finfo(torch.float32).min
 # of the table: below, patterns of its bits and repeated places make p-values wrong (measured in the tests); above,
 # transformers refuses it
 MIN_TABLE, MAX_TABLE = 1 << 10, 1 << 24
@@ -156,8 +157,15 @@ class SynthID(Watermark):
 
     def bits(self, hashes: torch.Tensor, layer: int) -> torch.Tensor:
         """g of one layer, int64 0/1 like `hashes`."""
-        index = torch.remainder((hashes + self.keys[layer]) * MULTIPLIER + INCREMENT, self.sampling_table_size)
-        return self.table.to(hashes.device)[index]
+        return self._read(self.table.to(hashes.device), hashes, layer)
+
+    def _read(self, table: torch.Tensor, hashes: torch.Tensor, layer: int) -> torch.Tensor:
+        """Entries of a table like `table` where one layer's n-grams are."""
+        index = (hashes + self.keys[layer]).mul_(MULTIPLIER).add_(INCREMENT)
+        size = self.sampling_table_size
+        # the remainder of a power of two in two's complement; a ladder asks for 30 times the vocabulary at every token
+        index = index.bitwise_and_(size - 1) if size & (size - 1) == 0 else index.remainder_(size)
+        return torch.index_select(table, 0, index.flatten()).view(hashes.shape)
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
         """Winners after 0, 1, ... layers; the same float32 operations as transformers' `update_scores`."""
@@ -169,15 +177,15 @@ class SynthID(Watermark):
         tokens = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
         hashes = self.hashes(position.context, tokens)
         probs = torch.softmax(warped, dim=1)
+        table = self.table.to(device=scores.device, dtype=torch.float32)
         winners = [position.record.ids[:, 0]]
         for layer in range(layers):
-            g = self.bits(hashes, layer)
+            g = self._read(table, hashes, layer)
             mass = (g * probs).sum(dim=1, keepdim=True)
             probs = probs * (1 + g - mass)
-            logs = torch.log(probs)
             # a mass of 1 may round above it and turn a vanishing probability negative, whose logarithm is no number
-            logs = torch.where(logs.isfinite(), logs, torch.finfo(logs.dtype).min)
-            winners.append((logs + noise).argmax(dim=1))
+            logs = torch.log(probs).nan_to_num_(nan=LEAST, posinf=LEAST, neginf=LEAST)
+            winners.append(logs.add_(noise).argmax(dim=1))
         return layer_ladder(torch.stack(winners, dim=1), self.full)
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
