@@ -2,7 +2,7 @@
 
     python by_length.py ../results/evaluation_qwen05 --watermark kgw [--fpr 0.01]
 
-Reads scores.jsonl of a copy that `caw evaluate run --publish` made. A line for each policy: texts, median tokens
+Reads the scores of a copy that `caw evaluate run --publish` made. A line for each policy: texts, median tokens
 counted, mean of z over their root, and the share found among the texts of each range of lengths (in tokens).
 """
 

@@ -19,6 +19,10 @@ def evaluate_report_command(
     ] = None,
     title: Annotated[str, typer.Option(help="Heading of the report.")] = "Watermarks: accuracy and detection",
     page: Annotated[bool, typer.Option(help="Write index.html too, one page that needs nothing else.")] = True,
+    anew: Annotated[
+        bool,
+        typer.Option("--anew", help="Of published results: first make results.json again from answers and scores."),
+    ] = False,
 ) -> None:
     """Write the tables and figures of an evaluation.
 
@@ -32,11 +36,17 @@ def evaluate_report_command(
     - caw evaluate report published --output published --no-page
     """
     with user_errors():
+        from caw.evaluation.published import Published
         from caw.evaluation.report import write_report
         from caw.evaluation.report_data import read_report_data
+        from caw.evaluation.results import Results
+        from caw.evaluation.store import Store
 
         written = {str(path): path for path in (output / "report.md", output / "index.html") if path.exists()}
         check_paths({str(path): path for path in run_folder.glob("*") if path not in written.values()}, written)
+        if anew:
+            copy = Published(run_folder)
+            Store(run_folder).write_results(Results(copy, copy.plans()).as_dict())
         data = read_report_data(run_folder, benchmarks)
         for line in data.missing:
             complain(f"missing: {line}")

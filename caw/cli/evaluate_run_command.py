@@ -33,7 +33,8 @@ def evaluate_run_command(
         bool, typer.Option("--scores-only", help="Generate nothing; grade and score again what is there.")
     ] = False,
     publish_to: Annotated[
-        Path | None, typer.Option("--publish", help="Copy ids, answers, scores and results here; no texts.")
+        Path | None,
+        typer.Option("--publish", help="Copy config, ids, answers, scores and results here; no texts."),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads [all cores].", min=1)] = None,
 ) -> None:

@@ -21,6 +21,7 @@ from caw.evaluation.quality import LEVEL, RESAMPLES, interval, resampled, share_
 from caw.evaluation.store import Score, text_digest
 
 FPRS = {"1e2": 1e-2, "1e3": 1e-3}
+DRAWN_AT_ONCE = 1 << 16  # weights of questions; keeps the tables of a few MB
 
 
 def is_calibration(question_id: str) -> bool:
@@ -107,15 +108,26 @@ def auroc_resamples(positives: Samples, negatives: Samples, questions: int, resa
     place = np.argsort(negatives.p_values, kind="stable")
     above = np.searchsorted(order, positives.p_values, side="right")
     from_equal = np.searchsorted(order, positives.p_values, side="left")
-    values = np.empty(resamples)
-    for i, drawn in enumerate(resampled(questions, resamples)):
-        ours, theirs = drawn[positives.question], drawn[negatives.question][place]
-        below = np.concatenate([[0], np.cumsum(theirs)])  # weight of negatives with the smallest p-values
-        total = below[-1]
-        wins = ours @ (total - (below[above] + below[from_equal]) / 2)
-        whole = ours.sum() * total
-        values[i] = wins / whole if whole else np.nan
-    return values
+    weights = resampled(questions, resamples)
+    return np.concatenate([_weighted_auroc(w, positives, negatives.question[place], above, from_equal)
+                           for w in np.array_split(weights, max(1, weights.size // DRAWN_AT_ONCE))])  # fmt: skip
+
+
+def _weighted_auroc(
+    weights: np.ndarray, positives: Samples, ordered: np.ndarray, above: np.ndarray, from_equal: np.ndarray
+) -> np.ndarray:
+    """AUROC of each row of questions' weights [R, Q], see `auroc_resamples`; sums of halves of integers, so exact.
+
+    ordered: the questions of the negatives, smallest p-value first. above, from_equal: how many of them each positive
+    is not below, ties counted and not.
+    """
+    ours, theirs = weights[:, positives.question], weights[:, ordered]
+    below = np.zeros((len(weights), len(ordered) + 1))  # weight of negatives with the smallest p-values
+    np.cumsum(theirs, axis=1, out=below[:, 1:])
+    total = below[:, -1]
+    wins = ours.sum(axis=1) * total - (ours * (below[:, above] + below[:, from_equal])).sum(axis=1) / 2
+    whole = ours.sum(axis=1) * total
+    return np.divide(wins, whole, out=np.full(len(weights), np.nan), where=whole > 0)
 
 
 def auroc_interval(

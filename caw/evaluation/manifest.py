@@ -8,6 +8,7 @@ from typing import Any
 
 from caw.decoding.plan import marks_eos
 from caw.evaluation.config import CellPlan, Config
+from caw.evaluation.published import is_published
 from caw.evaluation.store import Store
 
 
@@ -45,10 +46,14 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
 
 
 def check_cells(config: Config, store: Store, plans: Iterable[CellPlan]) -> None:
-    """Raise ValueError for a cell whose texts were made otherwise than the config says now.
+    """Raise ValueError for a cell whose texts were made otherwise than the config says now, and for a published copy.
 
     Detection reads the config: under another key or gamma the clearest mark is not there, and nothing would tell why.
     """
+    if is_published(store.path):
+        raise ValueError(
+            f"expected a run's folder, found a published copy in {store.path}, which has no texts; name the run's own"
+        )
     for plan in {plan.name: plan for plan in plans}.values():
         cell = store.cell(plan.name)
         if known := cell.manifest:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats
@@ -74,10 +75,13 @@ def mcnemar(only_a: int, only_b: int) -> float:
     return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
 
 
+@lru_cache(maxsize=4)  # hundreds of intervals are of the same few numbers of questions
 def resampled(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each question is drawn, int64 [R, Q]; deterministic, equal for every call of the same size."""
+    """How often each question is drawn, int64 [R, Q], read-only; deterministic, equal for calls of the same size."""
     rng = np.random.default_rng(seed)
-    return rng.multinomial(questions, np.full(questions, 1 / questions), size=resamples)
+    drawn = rng.multinomial(questions, np.full(questions, 1 / questions), size=resamples)
+    drawn.setflags(write=False)
+    return drawn
 
 
 def interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
@@ -164,7 +168,7 @@ def equal_detection(
     found = np.stack([weights @ f.measures[measure].mean(axis=1) for f in curve], axis=1)
     found = np.maximum.accumulate(found, axis=1)  # a stronger mark is not found less well but by chance
     at = weights @ target.measures[measure].mean(axis=1)
-    read = np.array([_read(x, xs, ys) for x, xs, ys in zip(at, found, accuracy, strict=True)])
+    read = _read(at, found, accuracy)
     difference = weights @ target.accuracy - read
     ends = interval(difference[1:])
     return {
@@ -181,7 +185,13 @@ def equal_detection(
     }
 
 
-def _read(x: float, xs: np.ndarray, ys: np.ndarray) -> float:
-    """The curve at x; where strengths are found equally well, the weakest of them, which costs the least."""
-    keep = np.concatenate([[True], np.diff(xs) > 0])
-    return float(np.interp(x, xs[keep], ys[keep]))
+def _read(x: np.ndarray, xs: np.ndarray, ys: np.ndarray) -> np.ndarray:
+    """Each row's curve (xs, ascending, and ys: [R, P]) at x [R], its ends beyond them; where strengths are found
+    equally well, the weakest of them, which costs the least."""
+    rows, up_to = np.arange(len(x)), (xs <= x[:, None]).sum(axis=1)  # points that x has reached
+    before = xs[rows, np.maximum(up_to - 1, 0)]
+    start = ys[rows, (xs < before[:, None]).sum(axis=1)]
+    behind = np.minimum(up_to, xs.shape[1] - 1)
+    width = xs[rows, behind] - before
+    slope = np.divide(ys[rows, behind] - start, width, out=np.zeros(len(x)), where=(width > 0) & (up_to > 0))
+    return np.asarray(slope * (x - before) + start)

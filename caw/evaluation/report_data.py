@@ -1,6 +1,6 @@
 """What a report is made of, read from a run's folder or from published results, and what of it is missing.
 
-A run's folder has all of it; published results have no texts: results.json, scores.jsonl, maybe answers and perplexity.
+A run's folder has all of it; published results have no texts, see `published`.
 Whatever is not there is named in `missing` and its part of the report left out.
 """
 
@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluation import detectability
+from caw.evaluation import detectability, packed
 from caw.evaluation.config import config_of
 from caw.evaluation.earlier_names import kind_now
 from caw.evaluation.judge import PERPLEXITY_FILE, SAID
+from caw.evaluation.measured import current_scores
+from caw.evaluation.published import ANSWERS_FILE, Published, is_published
 from caw.evaluation.quality import difference_interval
 from caw.evaluation.report_latency import Latency, read_latency
 from caw.evaluation.store import Score, Store, natural, read_lines
@@ -156,16 +158,17 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
     rows = store.results.get("rows")
     if not isinstance(rows, list) or not all(isinstance(r, dict) and {"model", "task"} <= r.keys() for r in rows):
         raise ValueError(f"{place / 'results.json'} must have rows with model and task; write it with caw evaluate run")
-    data = ReportData(rows, store.read_scores(), latency=read_latency(benchmarks))
+    data = ReportData(rows, current_scores(store.read_scores()), latency=read_latency(benchmarks))
     data.comparisons = store.results.get("comparisons") or []
     data.equal_detection = store.results.get("equal_detection") or []
-    manifests = {cell.name: cell.manifest for cell in store.cells()}
+    copy = Published(place) if is_published(place) else None
+    manifests = copy.manifests if copy else {cell.name: cell.manifest for cell in store.cells()}
     for manifest in manifests.values():
         parameters = manifest.get("policy_parameters") or {}
         if manifest.get("policy") and parameters.get("kind"):
             data.kinds[manifest["policy"]] = kind_now(parameters["kind"])
     data.correct = _means(_grades(store), manifests, np.mean)
-    lines = read_lines(place / PERPLEXITY_FILE) if (place / PERPLEXITY_FILE).exists() else []
+    lines = read_lines(place / PERPLEXITY_FILE) if packed.is_there(place / PERPLEXITY_FILE) else []
     data.judge = "; ".join(
         dict.fromkeys(f"{line['model']}, {SAID.get(line['given'], line['given'])}" for line in lines)
     )
@@ -173,7 +176,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
     data.perplexity = _means(
         ((c, i, v) for c, i, v in given if v), manifests, lambda v: float(np.exp(np.mean(np.log(v))))
     )
-    data.missing = _missing(data, _not_begun(store))
+    data.missing = _missing(data, copy.not_begun if copy else _not_begun(store))
     return data
 
 
@@ -182,8 +185,8 @@ def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
     for cell in store.cells():
         for path in cell.files():
             yield from ((cell.name, line["id"], float(line["correct"])) for line in read_lines(path))
-    published = store.path / "answers.jsonl"
-    if published.exists():
+    published = store.path / ANSWERS_FILE
+    if packed.is_there(published):
         yield from ((line["cell"], line["id"], float(line["correct"])) for line in read_lines(published))
 
 
@@ -290,7 +293,7 @@ def _some(names: Sequence[str], most: int = 12) -> str:
 
 
 def _not_begun(store: Store) -> list[str]:
-    """Cells that the run's config plans and that have no line; [] for published results, which have no config."""
+    """Cells that the run's config plans and that have no line; [] without a config."""
     path = store.path / "config.yaml"
     if not path.exists():
         return []

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from caw.evaluation import quality
-from caw.evaluation.config import NONE, STRENGTHS, CellPlan, Config
+from caw.evaluation.config import NONE, STRENGTHS, CellPlan, PolicySpec, WatermarkSpec
 from caw.evaluation.detectability import FPRS, metrics, reweighted
+from caw.evaluation.earlier_names import policy_of_cell
+from caw.evaluation.measured import Answer, CellAnswers, Source
 from caw.evaluation.quality import Outcomes
-from caw.evaluation.scoring import HUMAN, MODEL, Scorer
-from caw.evaluation.store import Generation, Score
+from caw.evaluation.scoring import HUMAN, MODEL
+from caw.evaluation.store import Score
 
 Group = tuple[str, str, str | None, str | None]  # model, task, watermark, policy
 DIGITS = 6
@@ -24,15 +26,15 @@ REPEATED = ("accuracy", "auroc", "f1", *(f"tpr_at_fpr_{suffix}" for suffix in FP
 
 @dataclass
 class Results:
-    """Everything results.json says, from the store's texts and scores.
+    """Everything results.json says, from graded answers and scores.
 
     Args:
-        scorer: reads texts. plans: the cells; those without texts are left out.
+        source: a run (`Scorer`) or a copy of it (`Published`). plans: the cells; those without texts are left out.
     """
 
-    scorer: Scorer
+    source: Source
     plans: Sequence[CellPlan]
-    texts: dict[str, list[Generation]] = field(init=False)
+    cells: dict[str, CellAnswers] = field(init=False)
     scores: dict[tuple[str, str, int, str, str], list[Score]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,18 +42,14 @@ class Results:
         for plan in list(every.values()):
             bare = replace(plan, watermark=None, policy=None, key=None)
             every.setdefault(bare.name, bare)
-        self.texts = {name: self.scorer.generations(plan) for name, plan in every.items()}
+        self.cells = {name: self.source.answers(plan) for name, plan in every.items()}
         self.groups: dict[Group, list[CellPlan]] = defaultdict(list)
         for name, plan in every.items():
-            if self.texts[name]:
+            if self.cells[name].answers:
                 self.groups[plan.model, plan.task, plan.watermark, plan.policy].append(plan)
         self.scores = defaultdict(list)
-        for score in _of_one_text(self.scorer.store.read_scores()):
+        for score in self.source.every_score():
             self.scores[score.cell, score.watermark, score.key, score.attack, score.source].append(score)
-
-    @property
-    def config(self) -> Config:
-        return self.scorer.config
 
     def as_dict(self) -> dict[str, Any]:
         """The whole file; numbers of 6 digits."""
@@ -61,6 +59,9 @@ class Results:
             "comparisons": [_rounded(row) for row in self.comparisons()],
             "equal_detection": [_rounded(row) for row in self.equal_detection()],
         }
+
+    def answers(self, plan: CellPlan) -> Sequence[Answer]:
+        return self.cells[plan.name].answers
 
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
         """A row per key, and one over all keys if there are several."""
@@ -72,10 +73,9 @@ class Results:
 
     def row(self, group: Group, plans: Sequence[CellPlan]) -> dict[str, Any]:
         """What the texts of one group and these keys say."""
-        manifest = self.scorer.store.cell(plans[0].name).manifest
-        made = [g for plan in plans for g in self.texts[plan.name]]
-        lengths = [len(g.tokens) for g in made]
-        runs = sorted({g.run for g in made})
+        cells = [self.cells[plan.name] for plan in plans]
+        manifest, made = cells[0].manifest, [g for cell in cells for g in cell.answers]
+        lengths, runs = [g.tokens for g in made], sorted({run for cell in cells for run in cell.runs})
         row: dict[str, Any] = {
             **_named(group),
             "n": len({g.id for g in made}),
@@ -87,7 +87,7 @@ class Results:
             "accuracy": _share(g.correct for g in made),
             "accuracy_ci": self.accuracy_interval(plans),
             "accuracy_stated": _share(g.correct and g.extraction == "stated" for g in made),
-            "unparsed": sum(g.answer is None for g in made),
+            "unparsed": sum(g.unparsed for g in made),
             "stated": _share(g.extraction == "stated" for g in made),
             "tokens": sum(lengths),
             "tokens_median": float(np.median(lengths)),
@@ -98,7 +98,7 @@ class Results:
         }
         if group[2] is not None:
             row |= self.detection(plans, "none")
-        row["command"] = "; ".join(dict.fromkeys(self.scorer.store.run(run).get("command", "") for run in runs))
+        row["command"] = "; ".join(dict.fromkeys(map(self.source.command, runs)))
         row["runs"] = runs
         return row
 
@@ -106,7 +106,7 @@ class Results:
         """Wilson's; over several keys, of as many answers as are independent, a question's keys together."""
         right, total = defaultdict[str, int](int), defaultdict[str, int](int)
         for plan in plans:
-            for g in self.texts[plan.name]:
+            for g in self.answers(plan):
                 right[g.id] += g.correct
                 total[g.id] += 1
         return list(quality.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
@@ -157,7 +157,7 @@ class Results:
         correct = np.zeros((len(ids), len(plans)))
         measures: dict[str, np.ndarray] = {}
         for column, plan in enumerate(plans):
-            for g in self.texts[plan.name]:
+            for g in self.answers(plan):
                 if g.id in place:
                     correct[place[g.id], column] = g.correct
         if group[2] is not None:
@@ -184,11 +184,14 @@ class Results:
         _, _, watermark, policy = group
         if watermark is None or policy is None:
             return 0.0
-        if self.config.policies[policy].kind != "fixed":
+        manifest = self.cells[self.groups[group][0].name].manifest
+        kind, parameters = _kind(policy_of_cell(manifest["policy_parameters"]))
+        if kind != "fixed":
             return None
-        plan = self.groups[group][0]
-        mark, names = self.config.watermark(plan), STRENGTHS[self.config.watermarks[watermark].kind]
-        return float(self.config.policy(plan).max_strength * (getattr(mark, names[0]) if names else 1.0))
+        mark_kind, mark = _kind(manifest["watermark_parameters"])
+        names, built = STRENGTHS[mark_kind], WatermarkSpec(mark_kind, mark).build(key=0)
+        fixed = PolicySpec(kind).build(parameters, None)
+        return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 
     def families(self) -> Iterator[tuple[Group, list[Group]]]:
         """(unmarked, marked by the same watermark) groups of each model and task."""
@@ -203,7 +206,7 @@ class Results:
         """Questions that all groups answered under every key that all of them have."""
         keys = set.intersection(*({p.key for p in self.groups[g] if p.key is not None} for g in groups if g[2]))
         ids = [
-            {g.id for g in self.texts[plan.name]}
+            {g.id for g in self.answers(plan)}
             for group in groups
             for plan in self.groups[group]
             if plan.key is None or plan.key in keys
@@ -271,11 +274,9 @@ def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: float(np.std(values, ddof=1)) for name, values in found.items() if len(values) == len(rows)}
 
 
-def _of_one_text(scores: Sequence[Score]) -> list[Score]:
-    """Without scores of attacks on another text than the one that is scored now: they are made by `attack` again."""
-    place = lambda s: (s.cell, s.watermark, s.key, s.source, s.id)  # noqa: E731
-    texts = {place(score): score.of for score in scores if score.attack == "none"}
-    return [score for score in scores if texts.get(place(score), score.of) == score.of]
+def _kind(parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """(kind, the rest) of a manifest's parameters."""
+    return parameters["kind"], {name: value for name, value in parameters.items() if name != "kind"}
 
 
 def _named(group: Group) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from caw.detection import Detector, TokenWeights
 from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.detectability import score_texts
+from caw.evaluation.measured import Answer, CellAnswers, current_scores
 from caw.evaluation.store import Generation, Score, Store, text_digest
 from caw.evaluation.tasks import Question
 from caw.models import load_tokenizer
@@ -61,6 +62,18 @@ class Scorer:
                     )
                 )  # fmt: skip
         return made
+
+    def answers(self, plan: CellPlan) -> CellAnswers:
+        """What results are made of, see `measured.Source`; so are the next two."""
+        made = self.generations(plan)
+        runs = tuple(sorted({g.run for g in made}))
+        return CellAnswers(self.store.cell(plan.name).manifest, runs, [Answer.of(g) for g in made])
+
+    def every_score(self) -> list[Score]:
+        return current_scores(self.store.read_scores())
+
+    def command(self, run: str) -> str:
+        return str(self.store.run(run).get("command", ""))
 
     def detector(self, plan: CellPlan) -> Detector:
         """The detector of a marked cell's key."""

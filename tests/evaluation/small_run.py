@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,13 @@ def _write_cell(store: Store, name: str, grades: Any, watermark: Any, policy: An
     with cell.writer() as writer:
         for i, right in enumerate(grades):
             writer.write(asdict(generation(i, bool(right))))
+
+
+def content_of(folder: Path) -> str:
+    """Everything that the files in a folder hold, compressed ones too."""
+    files = [(path, path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    read = [lzma.decompress(content) if path.suffix == ".xz" else content for path, content in files]
+    return b"\n".join(read).decode(errors="replace")
 
 
 def write_perplexity(store: Store) -> None:

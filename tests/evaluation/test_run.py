@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from evaluation.small_run import content_of
 from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.evaluation.attacked import Attacker
 from caw.evaluation.config import Config, config_of
+from caw.evaluation.published import Published
+from caw.evaluation.results import Results
 from caw.evaluation.run import Runner, Shard
 from caw.evaluation.store import Store, read_lines
 from caw.evaluator import Evaluator, FeatureSpec
@@ -392,7 +395,7 @@ def test_command_line(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
     record = store.run(store.cell("tiny.mine.kgw.soft.0").read()[0].run)
     assert (record["seed"], record["keys_from"]) == (0, "CAW_KEY")
     assert (store.path / "configs" / f"{record['config']}.yaml").read_text() == Path(config).read_text()
-    everything = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    everything = content_of(tmp_path)
     number = str(config_of(made).key(0))
     assert "correct horse" not in everything and number not in everything
 
@@ -402,7 +405,9 @@ def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_
 
     work = runner(made, whole)
     assert publish(work.scorer, work.config.plan(), tmp_path / "p") == 9 * len(CELLS)
-    content = "".join(path.read_text() for path in (tmp_path / "p").rglob("*") if path.is_file())
+    names = {path.name for path in (tmp_path / "p").iterdir()}
+    assert names == {"answers.jsonl.xz", "scores.jsonl.xz", "cells.json", "config.yaml", "results.json"}
+    content = content_of(tmp_path / "p")
     for found in texts(whole).values():
         assert not any(text and json.dumps(text)[1:-1] in content for text in found.values())
     assert "the sky is blue" not in content and "small text" not in content
@@ -410,6 +415,10 @@ def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_
     assert line.keys() == {
         "cell", "id", "answer", "extraction", "correct", "finish_reason", "tokens", "marked", "changed"
     }  # fmt: skip
+    copy = Published(tmp_path / "p")
+    assert copy.plans() == [replace(plan, count=None) for plan in dict.fromkeys(work.config.plan())]
+    assert Results(copy, copy.plans()).as_dict() == Results(work.scorer, work.config.plan()).as_dict()
+    assert (tmp_path / "p" / "config.yaml").read_text() == (whole / "config.yaml").read_text()
     with pytest.raises(ValueError, match="another folder"):
         publish(work.scorer, work.config.plan(), whole)
 

@@ -13,6 +13,7 @@ from tiny import save_tiny
 from caw.detection import TokenWeights, detect
 from caw.evaluation.config import Config, PolicySpec, config_of
 from caw.evaluation.detectability import reweighted
+from caw.evaluation.manifest import planned_manifest
 from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer, takes_weights
 from caw.evaluation.store import Generation, Score, Store
@@ -49,7 +50,7 @@ def stored(folder: Path, settings: Config) -> Store:
     store = Store(folder)
     for plan in settings.plan():
         cell = store.cell(plan.name)
-        cell.begin({"model": plan.model, "watermark": plan.watermark})
+        cell.begin(planned_manifest(settings, plan))
         with cell.writer() as writer:
             for i, question in enumerate(settings.tasks["mine"].questions()):
                 text = f"the sky is blue because air scatters light {plan.name} {i} and more. The answer is 3."

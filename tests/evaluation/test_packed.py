@@ -1,0 +1,68 @@
+"""Compressed files of lines are read where plain ones were, and nothing is guessed about broken or doubled ones."""
+
+from __future__ import annotations
+
+import builtins
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caw.evaluation import packed
+from caw.evaluation.publish import write_lines
+from caw.evaluation.store import Score, Store, read_lines
+
+LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in range(50)]
+
+
+def test_lines_come_back_without_the_digest(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    assert not packed.is_there(path)
+    path.write_text('{"id": "old"}\n')
+    write_lines(path, LINES)
+    assert not path.exists() and packed.is_there(path), "an older plain file goes"
+    assert read_lines(path) == [{"id": line["id"], "value": line["value"]} for line in LINES]
+    before = packed.packed_path(path).read_bytes()
+    write_lines(path, LINES)
+    assert packed.packed_path(path).read_bytes() == before and len(before) < 700
+    path.write_bytes(lzma.decompress(before))
+    packed.packed_path(path).unlink()
+    assert [line["id"] for line in read_lines(path)] == [line["id"] for line in LINES], "`xz -d` is enough"
+
+
+def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    write_lines(path, LINES)
+    path.write_text("{}\n")
+    with pytest.raises(ValueError, match=r"some\.jsonl or some\.jsonl\.xz in .*, found both; remove the older"):
+        read_lines(path)
+    path.unlink()
+    whole = packed.packed_path(path).read_bytes()
+    for broken in (whole[:-20], b"no xz", b""):
+        packed.packed_path(path).write_bytes(broken)
+        with pytest.raises(ValueError, match=r"expected a whole xz file in .*; publish it again"):
+            read_lines(path)
+    with pytest.raises(FileNotFoundError):
+        read_lines(tmp_path / "none.jsonl")
+
+
+def test_python_without_lzma_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(tmp_path / "some.jsonl", LINES)
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "lzma":
+            raise ModuleNotFoundError("No module named '_lzma'")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"Python's lzma module, found none; .* or run `xz -d .*some\.jsonl\.xz`"):
+        read_lines(tmp_path / "some.jsonl")
+
+
+def test_a_store_reads_compressed_scores(tmp_path: Path) -> None:
+    score = Score("m.t.kgw.soft.0", "t/1", "kgw", 0, "none", 1, "model", 0.1 + 0.2, 1.5, 9, 12, of="0123456789abcdef")
+    write_lines(tmp_path / "scores.jsonl", [vars(score)])
+    [read] = Store(tmp_path).read_scores()
+    assert read.p_value == 0.1 + 0.2 and read.identity == score.identity and read.of == ""

@@ -1,0 +1,103 @@
+"""Committed results: every table is made again from what is committed, digit by digit, and they stay small."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from caw.cli import app
+from caw.evaluation.published import Published
+from caw.evaluation.report import markdown, sections
+from caw.evaluation.report_data import read_report_data
+from caw.evaluation.results import Results
+from caw.evaluation.store import Store, read_lines
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+RESULTS = BENCHMARKS / "results"
+QUICK = ("qwen05ends", "qwen15ends")
+LONG = ("qwen05", "qwen05keys", "qwen15")
+TITLE = "Watermarks: accuracy and detection"  # of `caw evaluate report`
+
+
+def folder_of(name: str) -> Path:
+    return RESULTS / f"evaluation_{name}"
+
+
+@pytest.mark.parametrize("name", [*QUICK, *LONG])
+def test_reports_come_from_published_results(name: str) -> None:
+    """`caw evaluate report FOLDER --output FOLDER --no-page` where this fails; qwen05 with --benchmarks."""
+    folder = folder_of(name)
+    data = read_report_data(folder, RESULTS if name == "qwen05" else None)
+    made = [section for section in sections(data) if not section.empty]
+    assert markdown(TITLE, made) == (folder / "report.md").read_text(encoding="utf-8")
+    figures = {f"{figure}.svg" for section in made for figure, _ in section.figures}
+    assert figures and figures == {path.name for path in (folder / "figures").iterdir()}
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+def test_results_come_from_published_answers_and_scores(name: str) -> None:
+    """`caw evaluate report FOLDER --anew` where this fails. The long ones resample for half a minute."""
+    copy = Published(folder_of(name))
+    made = Results(copy, copy.plans()).as_dict()
+    assert json.loads(json.dumps(made)) == Store(copy.folder).results
+
+
+@pytest.mark.parametrize("name", [*QUICK, *LONG])
+def test_published_folders_hold_what_they_should(name: str) -> None:
+    folder = folder_of(name)
+    copy = Published(folder)
+    plans = copy.plans()
+    assert [plan.name for plan in plans] == list(copy.manifests) and set(copy.lines) == set(copy.manifests)
+    assert {score.cell for score in copy.every_score()} <= set(copy.manifests)
+    runs = {run for plan in plans for run in copy.answers(plan).runs}
+    assert runs == set(copy.about["runs"]) and all(copy.command(run).startswith("caw evaluate run ") for run in runs)
+    assert (BENCHMARKS / "evaluation" / f"{name}.yaml").is_file()
+    assert max(len(str(line["answer"])) for line in read_lines(folder / "answers.jsonl")) <= 32, "answers, not texts"
+
+
+def test_committed_results_stay_small() -> None:
+    """4 MB in all, 3 MB of them answer by answer; what a command makes again of these files is not committed."""
+    sizes = {path: path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) <= 4_000_000
+    assert sum(size for path, size in sizes.items() if path.suffix == ".xz") <= 3_000_000
+    assert {path.suffix for path in sizes} == {".json", ".md", ".svg", ".xz"}
+    assert not [path for path in sizes if path.suffix == ".svg" and "<dc:date>" in path.read_text(encoding="utf-8")]
+
+
+def test_a_copy_is_no_run_to_go_on_with(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({
+        "output": str(tmp_path), "models": {"m": {"source": "x"}}, "tasks": {"gsm8k": {}},
+        "watermarks": {"kgw": {"kind": "kgw"}}, "policies": {"soft": {"kind": "fixed", "delta": 2}},
+    }))  # fmt: skip
+    (tmp_path / "cells.json").write_text('{"cells": {}, "runs": {}, "not_begun": []}')
+    before = sorted(tmp_path.iterdir())
+    says = f"expected a run's folder, found a published copy in {tmp_path}, which has no texts; name the run's own"
+    for command in (
+        ["run", "--config", str(config)],
+        ["run", "--config", str(config), "--scores-only"],
+        ["attack", str(tmp_path), "--attack", "word-d:0.1"],
+        ["perplexity", str(tmp_path), "--model", "x"],
+    ):
+        done = CliRunner().invoke(app, ["evaluate", *command], env={"CAW_TRACEBACK": "", "COLUMNS": "300"})
+        assert done.exit_code == 2 and says in done.stderr.replace("\n", " "), done.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_results_anew_need_a_copy(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["evaluate", "report", str(tmp_path), "-o", str(tmp_path / "r"), "--anew"], env={"CAW_TRACEBACK": ""}
+    )
+    assert done.exit_code == 2 and "expected a published copy of a run, found no cells.json" in done.stderr
+
+
+def test_lengths_are_read_from_committed_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
+    found = importlib.import_module("by_length").by_policy(folder_of("qwen05ends"), "unigram")
+    assert {policy: len(scores) for policy, scores in found.items()} == dict.fromkeys(
+        ("soft.0", "mid.0", "hard.0", "hard+entropy.0", "hard+caw.0", "hard+cot.0"), 150
+    )
