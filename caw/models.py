@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caw.forking import survive_forks
+from caw.requirements import require
 from caw.show import shown
 from caw.token_texts import tokenizer_end_ids
 
@@ -102,6 +103,12 @@ def tokenizer_source(name: str | Path) -> TokenizerSource:
     if (cached / "config.json").is_file():
         return TokenizerSource(str(cached), True)
     return TokenizerSource(str(source.parent), True, source.name)
+
+
+def check_source(name: str | Path) -> None:
+    """Raise as `load_model` would for files and packages that are not there; nothing is read, no hub is asked."""
+    if tokenizer_source(name).gguf is not None:
+        _require_gguf_packages()
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
@@ -245,8 +252,7 @@ def cache_root() -> Path:
 
 def _require_gguf_packages() -> None:
     for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise ImportError(f"reading .gguf files needs the package {package}; run `pip install 'caw[demo]'`")
+        require(package, "reading .gguf files")
 
 
 def _convert(file: Path, target: Path) -> None:

@@ -24,6 +24,7 @@ from caw.evaluation.store import read_json, read_lines, write_json
 from caw.jsonl import JsonlWriter, line_id
 from caw.models import load_model
 from caw.policies import Policy
+from caw.requirements import require
 from caw.watermarks import Watermark
 
 MADE_BY = "caw.ray"
@@ -250,9 +251,10 @@ def write_shard(
 
 def _ray() -> Any:
     """Ray with its data sets; without any, one sentence that says what to install."""
+    require("ray", "caw.ray")
     try:
         import ray
         import ray.data
     except ImportError as error:
-        raise ImportError(f"caw.ray needs Ray, found none ({error}); run `pip install 'caw[ray]'`") from error
+        raise ImportError(f"caw.ray needs all of Ray, found a part ({error}); run `pip install 'caw[ray]'`") from error
     return ray

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from caw.files import write_whole
-from caw.models import TokenizerSource, cache_root, load_tokenizer, tokenizer_source
+from caw.models import TokenizerSource, cache_root, check_source, load_tokenizer, tokenizer_source
 
 KEPT_VERSION = 1
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -123,6 +123,7 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     if kept.is_file():
         with contextlib.suppress(Exception):  # the tokenizers library has no errors of its own; a bad file is made anew
             return FastTokenizer(Tokenizer.from_file(str(kept)))
+    check_source(name)
     report(f"reading the tokenizer of {name} with transformers, which takes seconds")
     loaded = load_tokenizer(name)
     reason = why_not_fast(loaded)

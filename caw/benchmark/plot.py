@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from caw.benchmark.cases import names_of
 from caw.figure_files import save_figure
+from caw.requirements import require
 
 LOOK_AHEAD = "+caw"
-
-
-def require_matplotlib() -> None:
-    """Raise ImportError where it is missing; to be asked before a long run."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[plot]'`")
 
 
 def plot(found: Mapping[str, Any], path: str | Path) -> None:
@@ -25,7 +19,7 @@ def plot(found: Mapping[str, Any], path: str | Path) -> None:
 
     Raises ImportError where matplotlib is missing.
     """
-    require_matplotlib()
+    require("matplotlib", "the plot of a benchmark")
     from matplotlib.figure import Figure
 
     rows = [row for row in found["rows"] if "error" not in row]

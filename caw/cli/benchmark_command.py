@@ -17,6 +17,7 @@ from caw.defaults import THETA
 from caw.files import check_paths, write_text
 from caw.models import DEMO_MODEL
 from caw.progress import Bar
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.benchmark.compare import Change
@@ -89,10 +90,12 @@ def benchmark(
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     """
     with user_errors():
+        if plot_file is not None:
+            require("matplotlib", "--plot")
         from caw.benchmark import BenchmarkSettings, run
         from caw.benchmark.compare import compare, read
         from caw.benchmark.equality import DifferentTokensError
-        from caw.benchmark.plot import plot, require_matplotlib
+        from caw.benchmark.plot import plot
 
         settings = BenchmarkSettings(
             model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
@@ -108,8 +111,6 @@ def benchmark(
             {"--model": model, "--evaluator": evaluator, "--compare": compare_file},
             {"--json": json_file, "--plot": plot_file},
         )
-        if plot_file is not None:
-            require_matplotlib()
         before = read(compare_file) if compare_file is not None else None
         shown: list[dict[str, Any]] = []
 

@@ -20,6 +20,7 @@ from caw.inputs import open_input, read_text
 from caw.jsonl import Row, read_rows, text_field
 from caw.models import DEMO_MODEL
 from caw.progress import Bar
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.cli.detect_output import Result
@@ -117,6 +118,10 @@ def detect(
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     """
     with user_errors():
+        if config is not None:
+            require("pyyaml", "--config")
+        if qq is not None:
+            require("matplotlib", "--qq")
         from caw.detection import Detector
 
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
 from caw.inputs import read_text
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.watermarks import Watermark
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 def read_candidates(path: Path) -> dict[str, Watermark]:
     """Watermarks by name; ValueError in one sentence, which never holds a key."""
-    import yaml  # comes with transformers
+    require("pyyaml", "--config")
+    import yaml
 
     try:
         loaded = yaml.safe_load(read_text(path))

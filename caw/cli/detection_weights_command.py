@@ -17,6 +17,7 @@ from caw.inputs import open_input
 from caw.jsonl import Row, read_rows
 from caw.models import load_tokenizer
 from caw.progress import doing, watched
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.detection.weights import TokenWeights
@@ -67,6 +68,8 @@ def detection_weights(
     """
     bad = 0
     with user_errors():
+        if config is not None:
+            require("pyyaml", "--config")
         from caw.detection.estimate_weights import estimate_weights, weights_by_kind
         from caw.detection.weights import TokenWeights
         from caw.evaluator import Evaluator

@@ -10,6 +10,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.evaluation.config import Config
@@ -59,6 +60,8 @@ def evaluate_attack_command(
     - caw evaluate attack runs/first --attack paraphrase --paraphrase-model my-model --base-url http://localhost:8000/v1
     """
     with user_errors():
+        require("pyyaml", "reading the run's config")
+        require("scikit-learn", "the metrics of an evaluation")
         from caw.evaluation.attacked import Attacker, choose_plans
         from caw.evaluation.attacks import AttackSetup
         from caw.evaluation.results import Results

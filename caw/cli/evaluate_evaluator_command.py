@@ -23,6 +23,7 @@ from caw.fitting.labels import TEMPLATE, digest
 from caw.fitting.settings import TrainSettings
 from caw.inputs import read_text
 from caw.progress import Bar
+from caw.requirements import require
 
 if TYPE_CHECKING:
     import torch
@@ -107,6 +108,9 @@ def evaluate_evaluator_command(
     - caw evaluate evaluator --model smollm2-135m --evaluator my.safetensors --labels new.jsonl --data-dir data
     """
     with user_errors():
+        require("scikit-learn", "the metrics of evaluators")
+        if plot is not None:
+            require("matplotlib", "--plot")
         from caw.evaluation import evaluator_ablation as ablation
         from caw.evaluator import Evaluator, shipped_for
         from caw.fitting.pipeline import fitted, labelled, obtain_positions, protect_line_ends, table_for

@@ -12,6 +12,7 @@ from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
 from caw.models import load_model
 from caw.progress import doing
+from caw.requirements import require
 
 
 def evaluate_perplexity_command(
@@ -39,6 +40,7 @@ def evaluate_perplexity_command(
     - caw evaluate perplexity runs/first --model smollm2-135m --limit 40 --given nothing
     """
     with user_errors():
+        require("pyyaml", "reading the run's config")
         from caw.evaluation.attacked import choose_plans
         from caw.evaluation.judge import Judge, check_given, judge_name
         from caw.evaluation.scoring import Scorer

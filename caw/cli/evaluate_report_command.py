@@ -9,6 +9,7 @@ import typer
 
 from caw.cli.errors import complain, user_errors
 from caw.files import check_paths
+from caw.requirements import require
 
 
 def evaluate_report_command(
@@ -37,6 +38,8 @@ def evaluate_report_command(
     """
     with user_errors():
         from caw.evaluation.published import Published
+
+        require("matplotlib", "the figures of a report")
         from caw.evaluation.report import write_report
         from caw.evaluation.report_data import read_report_data
         from caw.evaluation.results import Results

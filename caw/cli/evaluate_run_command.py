@@ -11,6 +11,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.files import check_paths
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.evaluation.config import Config
@@ -65,6 +66,7 @@ def evaluate_run_command(
     - torchrun --nproc-per-node 2 -m caw.cli evaluate run --config first.yaml
     """
     with user_errors():
+        require("pyyaml", "--config")
         from caw.evaluation.config import read_config
         from caw.evaluation.publish import publish
         from caw.evaluation.run import Runner, Shard

@@ -21,8 +21,9 @@ from caw.fitting.labelers.lexical import KINDS
 from caw.fitting.labels import LabelledText, read_labels
 from caw.inputs import read_bounded
 from caw.jsonl import JsonlWriter
-from caw.models import load_model, load_tokenizer
+from caw.models import check_source, load_model, load_tokenizer
 from caw.progress import Bar
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.fitting.labelers import Labeler
@@ -103,6 +104,10 @@ def label(
     - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
+        if labeler == "openai":
+            require("openai", "--labeler openai")
+        if tokenizer is not None:
+            check_source(tokenizer)  # needed when everything is labelled
         from caw.fitting.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
         from caw.fitting.labelers.agreement import agreement
         from caw.fitting.labelers.endpoint import estimate_cost

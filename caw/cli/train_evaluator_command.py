@@ -17,6 +17,7 @@ from caw.files import check_paths
 from caw.fitting.labels import TEMPLATE
 from caw.fitting.settings import TrainSettings
 from caw.inputs import read_text
+from caw.requirements import require
 
 FEATURES, TRAINING = "Features", "Training"
 COLUMNS = ("auroc", "average_precision", "f1")
@@ -73,6 +74,7 @@ def train_evaluator_command(
     - caw generate --model smollm2-135m --policy capacity --evaluator my.safetensors --prompt "..."
     """
     with user_errors():
+        require("scikit-learn", "training evaluators")
         from caw.evaluator.token_classes import CLASSES
         from caw.fitting.pipeline import default_specs, train_evaluator
 

@@ -15,6 +15,7 @@ from caw.cli.generate_command import read_jobs
 from caw.files import check_paths, write_text
 from caw.models import load_model
 from caw.progress import doing
+from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.evaluation.tune import Point, Tuned
@@ -98,6 +99,8 @@ def tune_command(
     - caw tune --model smollm2-135m --input prompts.jsonl --protect 0.6 --power 0.95 --json tuned.json
     """
     with user_errors():
+        if plot_file is not None:
+            require("matplotlib", "--plot")
         from caw.evaluation.tune import Tuner, encode, plot, tune
         from caw.policies import CapacityPolicy
         from caw.settings import Settings

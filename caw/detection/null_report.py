@@ -22,6 +22,7 @@ from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.figure_files import save_figure
+from caw.requirements import require
 from caw.watermarks import SynthID, Watermark
 from caw.watermarks.green_list import GreenList
 
@@ -154,12 +155,9 @@ def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
 
     Raises ImportError where matplotlib is missing.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "expected matplotlib for the QQ plot, found none; install it with `pip install matplotlib`"
-        ) from error
+    require("matplotlib", "the QQ plot")
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.add_subplot()
     for report in reports:

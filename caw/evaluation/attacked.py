@@ -19,6 +19,7 @@ from caw.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, p
 from caw.evaluation.attacks.copy_paste import CopyPaste
 from caw.evaluation.config import CellPlan
 from caw.evaluation.detectability import score_texts
+from caw.evaluation.needs import require_for
 from caw.evaluation.scoring import HUMAN, MODEL, Scorer
 from caw.evaluation.store import Score, Store, read_json, read_lines, text_digest, write_json
 from caw.jsonl import JsonlWriter
@@ -118,6 +119,7 @@ class Attacker:
         for a key that is not the one a cell was generated with.
         """
         marked = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
+        require_for(self.scorer.config, plans)
         cell_of = {plan.task: plan.name for plan in reversed(marked)}  # the first of each task
         attacks = [(spec, {task: self._attack(spec, task, cell) for task, cell in cell_of.items()}) for spec in specs]
         self._keep_provenance(attack for _, by_task in attacks for attack in by_task.values())

@@ -21,6 +21,7 @@ from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.evaluator import default_beta
 from caw.inputs import read_text
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
+from caw.requirements import require
 from caw.unicode import is_unicode
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 from caw.watermarks.base import require_int, require_number
@@ -238,10 +239,9 @@ def read_config(path: str | Path) -> Config:
 
 def parse_config(text: str, where: str = "config") -> Config:
     """The config in YAML text; `where` names it in messages. See `read_config`."""
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise ImportError("reading a config needs pyyaml, found none; run `pip install 'caw[eval]'`") from error
+    require("pyyaml", "reading a config")
+    import yaml
+
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -19,6 +19,7 @@ from scipy import optimize, stats
 from caw.detection import Detector
 from caw.evaluation.quality import LEVEL, RESAMPLES, interval, resampled, share_interval
 from caw.evaluation.store import Score, text_digest
+from caw.requirements import require
 
 FPRS = {"1e2": 1e-2, "1e3": 1e-3}
 DRAWN_AT_ONCE = 1 << 16  # weights of questions; keeps the tables of a few MB
@@ -94,10 +95,9 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
     """Probability that a positive's p-value is below a negative's, ties half; None without one of them."""
     if not len(positives) or not len(negatives):
         return None
-    try:
-        from sklearn.metrics import roc_auc_score
-    except ModuleNotFoundError as error:
-        raise ImportError("metrics need scikit-learn, found none; run `pip install 'caw[eval]'`") from error
+    require("scikit-learn", "the metrics of an evaluation")
+    from sklearn.metrics import roc_auc_score
+
     labels = np.concatenate([np.ones(len(positives)), np.zeros(len(negatives))])
     return float(roc_auc_score(labels, -np.concatenate([positives, negatives])))
 

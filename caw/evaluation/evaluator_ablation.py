@@ -26,6 +26,7 @@ from caw.fitting.metrics import auroc, best_threshold, document_interval, figure
 from caw.fitting.positions import Positions
 from caw.fitting.settings import TrainSettings
 from caw.fitting.train import fit, predict
+from caw.requirements import require
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
 WITH_CLASSES = ("no_context", "window_1", "window_2_1")  # what decoding can supply, and what context adds to classes
@@ -236,10 +237,9 @@ def plot(found: Mapping[str, Any], path: str | Path) -> None:
 
     Raises ImportError where matplotlib is missing.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[eval]'`") from error
+    require("matplotlib", "the plot of evaluators")
+    from matplotlib.figure import Figure
+
     shown = ("auroc", "average_precision", "f1")
     means, widths = found["evaluators"], found.get("half_widths", {})
     figure = Figure(figsize=(8, 0.45 * len(means) + 1.5), layout="constrained")

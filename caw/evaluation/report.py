@@ -14,6 +14,7 @@ from caw.evaluation.report_data import ReportData, robustness
 from caw.evaluation.report_tables import Table
 from caw.figure_files import save_figure
 from caw.files import write_text
+from caw.requirements import require
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1d1f; --soft: #63676e; --line: #d9dce1; --paper: #fff; --card: #f7f8fa; }
@@ -97,9 +98,10 @@ def write_report(
     Deterministic for a matplotlib version, report.md for all. Raises ImportError without matplotlib, OSError where the
     folder cannot be written.
     """
+    require("matplotlib", "the figures of a report")
     folder = Path(output)
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
     made = [section for section in sections(data) if not section.empty]
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
     for section in made:
         for name, figure in section.figures:
             path = folder / "figures" / f"{name}.svg"

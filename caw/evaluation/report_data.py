@@ -23,6 +23,7 @@ from caw.evaluation.published import ANSWERS_FILE, Published, is_published
 from caw.evaluation.quality import difference_interval
 from caw.evaluation.report_latency import Latency, read_latency
 from caw.evaluation.store import Score, Store, natural, read_lines
+from caw.requirements import require
 
 NONE = "none"
 LEVEL = 0.01  # false-positive rate of the robustness figures; p-values are exact, so it needs no calibration
@@ -297,6 +298,7 @@ def _not_begun(store: Store) -> list[str]:
     path = store.path / "config.yaml"
     if not path.exists():
         return []
+    require("pyyaml", "reading the run's config")
     import yaml
 
     names = dict.fromkeys(plan.name for plan in config_of(yaml.safe_load(path.read_text("utf-8")), str(path)).plan())

@@ -17,6 +17,7 @@ from caw.evaluation.perplexity import box
 from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
 from caw.evaluation.report_tables import comparisons, p_value
 from caw.figure_files import svg_text
+from caw.requirements import require
 
 COLOURS = {NONE: "#7a7f87", "fixed": "#d55e00", "entropy": "#009e73", "logit-delta": "#cc79a7", "capacity": "#0072b2"}
 MARKERS = {"fixed": "s", "entropy": "^", "logit-delta": "D", "capacity": "o"}
@@ -27,10 +28,9 @@ INK = "#010203"  # a colour that nothing else has: becomes the page's own text c
 
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ImportError("figures need matplotlib, found none; run `pip install 'caw[eval]'`") from error
+    require("matplotlib", "the figures of a report")
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 

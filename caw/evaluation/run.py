@@ -24,6 +24,7 @@ from caw.evaluation import provenance
 from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.every_prompt import generate_every
 from caw.evaluation.manifest import check_cells, planned_manifest
+from caw.evaluation.needs import require_for
 from caw.evaluation.results import Results
 from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Cell, Generation, Store
@@ -117,6 +118,7 @@ class Runner:
         Raises ValueError before anything is written where texts were made otherwise than the config says now.
         """
         plans = self.plan()
+        require_for(self.config, plans, models=True)
         check_cells(self.config, self.store, self.config.plan())
         left = {plan: len(self.todo(plan)) for plan in _widest(plans)}
         total, made = sum(left.values()), 0
@@ -165,6 +167,7 @@ class Runner:
         Raises ValueError where texts were made otherwise than the config says now.
         """
         plans = self.plan()
+        require_for(self.config, plans)
         check_cells(self.config, self.store, self.config.plan())
         self.scorer.update(plans, anew=anew)
         if self.config.text:  # what attacks and perplexity are made by from here on

@@ -28,6 +28,7 @@ from caw.fitting.teacher import record_encoded
 from caw.fitting.train import predict
 from caw.policies import CapacityPolicy
 from caw.policies.capacity import CAPACITY_FLOOR
+from caw.requirements import require
 from caw.watermarks import Watermark
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # protected; the curve, and the thetas that are tried
@@ -215,10 +216,9 @@ def plot(tuned: Tuned, path: str | Path) -> None:
 
     Raises ImportError where matplotlib is missing.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ImportError("the plot needs matplotlib, found none; run `pip install 'caw[plot]'`") from error
+    require("matplotlib", "the plot of a tuning")
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(5.5, 4), layout="constrained")
     axes = figure.add_subplot()
     by_beta = len({p.beta for p in tuned.tried}) > 1

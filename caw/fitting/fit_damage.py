@@ -15,6 +15,7 @@ import torch
 
 from caw.evaluator.network import Evaluator
 from caw.fitting.metrics import auroc
+from caw.requirements import require
 
 PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)  # scikit-learn's C: smaller is stronger
 FOLDS = 5
@@ -38,6 +39,7 @@ def fit_damage(
     of the given evaluator's on the same rows: no order changes, and theta protects about as many tokens as with it.
     Deterministic. Raises ValueError where an answer never or always changes or the questions are fewer than folds.
     """
+    require("scikit-learn", "fitting an evaluator of damage")
     x = ((features - evaluator.mean) / evaluator.scale).double().numpy()
     changed, questions = np.asarray(changed, bool), np.asarray(questions)
     if len(np.unique(questions)) < FOLDS or changed.all() or not changed.any():

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from caw.fitting.positions import Positions
+from caw.requirements import require
 
 BINS = 10
 
 
 def _sklearn() -> Any:
-    try:
-        import sklearn.metrics
-    except ImportError as error:
-        raise ImportError("evaluator metrics need scikit-learn; run `pip install 'caw[eval]'`") from error
+    require("scikit-learn", "the metrics of evaluators")
+    import sklearn.metrics
+
     return sklearn.metrics
 
 

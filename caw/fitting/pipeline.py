@@ -26,6 +26,7 @@ from caw.fitting.teacher import record_positions
 from caw.fitting.train import choose_transform, predict, train
 from caw.models import load_model, load_tokenizer
 from caw.progress import doing
+from caw.requirements import require
 
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 
@@ -66,6 +67,7 @@ def train_evaluator(
     Returns what the JSON holds. Raises FileNotFoundError or ValueError in one sentence before the model runs where
     that is possible.
     """
+    require("scikit-learn", "training evaluators")
     output = _checked_output(output_path)
     texts = labelled(labels_path, data_dir, statement)
     specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from caw.requirements import require
 from caw.triton_kernels import prf_ref as prf
 from caw.watermarks import keys
 from caw.watermarks.base import require_int
@@ -105,12 +106,8 @@ class PayloadCode:
 
 
 def _codec() -> Any:
-    try:
-        from reedsolo import RSCodec
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "expected reedsolo for payloads, found none; install it with `pip install reedsolo`"
-        ) from error
+    from reedsolo import RSCodec
+
     return RSCodec(PARITY_BYTES)
 
 
@@ -138,6 +135,8 @@ def symbol_keys(key: int, r: int) -> list[int]:
 def check_payload(payload: int | None, bits: int) -> None:
     """Raise unless the payload fits; None is for readers."""
     require_int("payload_bits", bits, 0, MAX_BITS)
+    if bits:
+        require("reedsolo", "payloads")
     if payload is None:
         return
     if not bits:

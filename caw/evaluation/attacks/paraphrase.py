@@ -11,6 +11,7 @@ import numpy as np
 
 from caw.evaluation.attacks.base import Attack, Attacked, AttackError
 from caw.fitting.labelers.endpoint import FATAL, RateLimit
+from caw.requirements import require
 
 INSTRUCTION = """\
 Rewrite the text in other words and other sentence structure. Keep the meaning, every number, name and result, and \
@@ -45,10 +46,9 @@ class Paraphrase(Attack):
     def __post_init__(self) -> None:
         if self.retries < 0 or not self.timeout > 0:
             raise ValueError(f"retries must be >= 0 and timeout > 0, got {self.retries} and {self.timeout}")
-        try:
-            import openai
-        except ImportError as error:
-            raise ImportError("paraphrases need the package openai; run `pip install 'caw[label]'`") from error
+        require("openai", "paraphrases from an endpoint")
+        import openai
+
         client = openai.OpenAI(api_key=self.key, base_url=self.base_url, timeout=self.timeout, max_retries=self.retries)
         object.__setattr__(self, "_client", client)
         object.__setattr__(self, "_limit", RateLimit(self.requests_per_minute))

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from caw.requirements import require
+
 BadLines = Literal["error", "skip"]
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 # with what closes behind it: quotes, brackets, emphasis. An abbreviation ends a sentence too, which loses words only
@@ -132,13 +134,9 @@ class Task(ABC):
 
         Raises ImportError where the package is missing, ValueError for what the hub refuses.
         """
-        try:
-            from datasets import load_dataset
-        except ImportError as error:
-            raise ImportError(
-                f"task {self.name} without a local data folder needs the package datasets; "
-                "run `pip install 'caw[eval]'`"
-            ) from error
+        require("datasets", f"task {self.name} without a local data folder")
+        from datasets import load_dataset
+
         try:
             return [dict(row) for row in load_dataset(self.data or hub_id, config, split=split)]
         except Exception as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 from caw.fitting.labelers.base import LabelError, Spans, locate
 from caw.fitting.labels import LabelledText
+from caw.requirements import require
 
 INSTRUCTION = """\
 You mark the segments of a reference answer that carry its quality: the words, numbers, operators, names and short \
@@ -113,12 +114,9 @@ class EndpointLabeler:
         requests_per_minute: float | None = None,
         schema: bool = True,
     ) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise ImportError(
-                "labels from an endpoint need the package openai; run `pip install 'caw[label]'`"
-            ) from error
+        require("openai", "labels from an endpoint")
+        import openai
+
         if retries < 0 or not timeout > 0:
             raise ValueError(f"retries must be >= 0 and timeout > 0, got {retries} and {timeout}; use the defaults")
         self.model, self.schema, self.limit = model, schema, RateLimit(requests_per_minute)

@@ -1,0 +1,32 @@
+"""Packages that only some work needs: asked for before it starts, not when it is done."""
+
+from __future__ import annotations
+
+import importlib.util
+
+# module to import, and the extra of this library that brings the package
+PACKAGES = {
+    "accelerate": ("accelerate", "demo"),
+    "datasets": ("datasets", "eval"),
+    "gguf": ("gguf", "demo"),
+    "matplotlib": ("matplotlib", "plot"),
+    "openai": ("openai", "label"),
+    "pyyaml": ("yaml", "eval"),
+    "ray": ("ray", "ray"),
+    "reedsolo": ("reedsolo", "payload"),
+    "scikit-learn": ("sklearn", "eval"),
+}
+
+
+def require(package: str, purpose: str) -> None:
+    """Raise ImportError, in one sentence, unless the package (of PACKAGES) is installed; it is not imported.
+
+    purpose: what it is needed for, as it stands behind "for".
+    """
+    module, extra = PACKAGES[package]
+    try:
+        there = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # what finders that block a package raise
+        there = False
+    if not there:
+        raise ImportError(f"{package} is needed for {purpose}, it is not installed; run `pip install 'caw[{extra}]'`")
