@@ -64,6 +64,7 @@ lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy caw gates
+	$(BIN)/python lint_imports.py
 
 format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .

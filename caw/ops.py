@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from caw import _ext
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.commit_step_ref import commit_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, enumerate_candidates_ref
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
 from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -184,15 +183,6 @@ race_values = _register(
 
 
 # ---- enumerate_candidates: the whole ladder of each row of a native format; scheme: see watermarks/base.py -----------
-def rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
-    """Width M of a ladder over K = `size` entries."""
-    if scheme != RACE_TOP_K:
-        return size if scheme == RACE_SCALE else 2
-    # NumPy: under a fake mode the value of a tensor would be unknown
-    reach = 2 * np.float32(max_strength) * np.float32(full)
-    return max(1, sum(bool(reach > np.float32(2 * rank - 1)) for rank in range(1, size + 1)))
-
-
 def _enumerate_candidates_fake(
     values: torch.Tensor,
     ids: torch.Tensor,

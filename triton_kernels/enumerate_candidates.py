@@ -12,7 +12,7 @@ Fused multiply-add is off, because fl32(l + fl32(strength * delta)) must round t
 import torch
 import triton
 import triton.language as tl
-from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, SELFHASH
+from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, SELFHASH, rungs
 from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.launching import FLOATS, check, check_tensor, launch
 from caw.triton_kernels.prf import LIST_BITS, MAX_CONTEXT, absorb_context, absorb_pair, gumbel, token_word
@@ -227,8 +227,6 @@ def enumerate_candidates(
     Candidates, counts and the needs of reached rungs equal the reference's bit for bit, race values within the row
     `margin/race` apart. Deterministic. Raises TypeError or ValueError naming the argument, before any launch.
     """
-    from caw.ops import rungs  # here: the ops import this module at its first call
-
     _check(values, ids, race, scores, context, scheme, threshold)
     batch, k = values.shape
     width = rungs(k, scheme, full, max_strength)

@@ -6,6 +6,7 @@ gets them: reweighting ladder (Kirchenbauer et al. 2023, Algorithm 2) and race l
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from caw.triton_kernels import ladder_ref as ladders
 from caw.triton_kernels import prf_ref as prf
@@ -60,6 +61,15 @@ def enumerate_candidates_ref(
     token, logit = torch.where(wanted, scanned, token), torch.where(wanted, scanned_logit, logit)
     rungs = ladders.reweight_ladder(ids[:, 0], values[:, 0], token, logit, full, max_strength)
     return rungs.candidates, rungs.needs, rungs.counts
+
+
+def rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
+    """Width M of a ladder over K = `size` entries."""
+    if scheme != RACE_TOP_K:
+        return size if scheme == RACE_SCALE else 2
+    # NumPy: under a fake mode the value of a tensor would be unknown
+    reach = 2 * np.float32(max_strength) * np.float32(full)
+    return max(1, sum(bool(reach > np.float32(2 * rank - 1)) for rank in range(1, size + 1)))
 
 
 def _green_of_record(

@@ -1,0 +1,54 @@
+"""The contract of imports holds, and a wrong import in any room breaks it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = runpy.run_path(str(ROOT / "lint_imports.py"))
+LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+ROOMS = [[name.strip() for name in layer.split(":")] for layer in LAYERS]
+PLANTED = "\n\ndef _planted() -> None:\n    from caw.cli import app\n"
+
+
+def sources_in(tmp_path: Path) -> Path:
+    pytest.importorskip("importlinter")
+    SCRIPT["copy_sources"](ROOT, tmp_path)
+    return tmp_path
+
+
+def test_imports_point_one_way(tmp_path: Path) -> None:
+    found = SCRIPT["check"](sources_in(tmp_path))
+    assert found.returncode == 0, found.stdout
+
+
+def test_a_wrong_import_in_any_room_is_found(tmp_path: Path) -> None:
+    """Inside a function's body, in a file of the room that is neither its first nor its __init__ where it has more."""
+    package = sources_in(tmp_path) / "caw"
+    below = [name for rooms in ROOMS[1:] for name in rooms]
+    for name in below:
+        file = package / f"{name}.py"
+        if not file.exists():
+            file = sorted(f for f in (package / name).rglob("*.py") if f.name != "__init__.py")[-1]
+        with file.open("a") as source:
+            source.write(PLANTED)
+    found = SCRIPT["check"](package.parent)
+    assert found.returncode == 1
+    missed = [name for name in below if f"caw.{name} is not allowed to import caw.cli" not in found.stdout]
+    assert not missed, found.stdout
+
+
+def test_a_new_room_has_to_be_placed(tmp_path: Path) -> None:
+    package = sources_in(tmp_path) / "caw"
+    (package / "attic.py").write_text("import caw.cli\n")
+    found = SCRIPT["check"](package.parent)
+    assert found.returncode == 1 and "attic" in found.stdout
