@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,10 @@ settings.load_profile("caw")
 # torch._dynamo) as soon as any test module imports this library, so it is settled here, before all of them
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# nohup, and shells that run something in the background, let it ignore Ctrl-C, and all that a test starts inherits that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
 REQUIRE_GPU = os.environ.get("CAW_REQUIRE_GPU") == "1"
