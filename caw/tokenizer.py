@@ -168,10 +168,10 @@ def _plain(folder: Path) -> Tokenizer | None:
         return None
     try:
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if config.get("tokenizer_class") not in GENERIC or not config.keys() <= HARMLESS:
+            return None
         backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception:  # transformers says better what is wrong with the files
-        return None
-    if not isinstance(config, dict) or config.get("tokenizer_class") not in GENERIC or not config.keys() <= HARMLESS:
         return None
     added = {token.content: token.special for token in backend.get_added_tokens_decoder().values()}
     named = [config[name] for name in SPECIAL if config.get(name) is not None]

@@ -37,9 +37,10 @@ def evaluate_report_command(
     - caw evaluate report published --output published --no-page
     """
     with user_errors():
-        from caw.evaluation.published import Published
-
         require("matplotlib", "the figures of a report")
+        if anew:
+            require("scikit-learn", "the metrics of an evaluation")
+        from caw.evaluation.published import Published
         from caw.evaluation.report import write_report
         from caw.evaluation.report_data import read_report_data
         from caw.evaluation.results import Results

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 SENTENCE = "caw: interrupted\n"
-TEXT = "the sky is blue because the air scatters blue light more than red light"
 # sends SIGINT to itself at the Nth import after `main` was called, wherever that is
 AT_IMPORT = """
 import os, signal, sys
@@ -162,20 +161,18 @@ def before_our_first_line(stderr: str) -> bool:
 @pytest.mark.slow
 def test_at_any_time(tmp_path: Path) -> None:
     """From early on in steps, until the program is done before the signal comes."""
-    (tmp_path / "essay.txt").write_text(TEXT)
-    command = [sys.executable, "-m", "caw.cli", "detect", "--key", "1", "--field", "tokens", "-i", "-"]
+    (tmp_path / "ids.jsonl").write_text('{"tokens": [1, 2, 3, 4, 5, 6, 7, 8]}\n')
+    command = [sys.executable, "-m", "caw.cli", "detect", "--key", "1", "--field", "tokens", "-i", "ids.jsonl"]
     delay, outcomes = 0.05, []
-    while True:
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-        )
+    while delay < 60:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
         time.sleep(delay)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate('{"tokens": [1, 2, 3, 4, 5, 6, 7, 8]}\n', timeout=120)
+        _, err = child.communicate(timeout=120)
         outcomes.append((delay, child.returncode, err))
         if not before_our_first_line(err):
             if child.returncode == 0:
                 break
             assert (child.returncode, err) == (130, SENTENCE), outcomes[-1]
-        delay *= 2
-    assert len(outcomes) > 3
+        delay *= 1.6
+    assert outcomes[-1][1] == 0 and len(outcomes) > 3, outcomes
