@@ -45,9 +45,7 @@ def test_no_memory_growth(fixed: bool, monkeypatch: pytest.MonkeyPatch, request:
         done = subprocess.run(command, env={**os.environ, OWN_PROCESS: "1"}, capture_output=True, text=True)
         assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout[-3000:]
         return
-    monkeypatch.setattr(
-        sys.modules["caw.entrance"], "make_plan", lambda *a, **k: make_plan(*a, **{**k, "captured": fixed})
-    )
+    monkeypatch.setattr("caw.entrance.make_plan", lambda *a, **k: make_plan(*a, **{**k, "captured": fixed}))
     model: Any = build("llama")
     policy = caw.CapacityPolicy(spread_evaluator(model), theta=0.9)
     rng = random.Random(1)
