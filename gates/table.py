@@ -51,7 +51,14 @@ GATES = (
     Gate(
         "ladders",
         "a million rows of every ladder, compiled against the reference",
-        (*CPP, "caw/watermarks/*.py", "caw/ops.py", "caw/record.py", "*csrc/test_candidates.py"),
+        (
+            *CPP,
+            "caw/watermarks/*.py",
+            "*triton_kernels/*_ref.py",
+            "caw/ops.py",
+            "caw/record.py",
+            "*csrc/test_candidates.py",
+        ),
         parallel=True,
         minutes=4,
     ),
