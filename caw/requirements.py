@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 # module to import, and the extra of this library that brings the package
 PACKAGES = {
@@ -28,5 +29,7 @@ def require(package: str, purpose: str) -> None:
         there = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # what finders that block a package raise
         there = False
+    except ValueError:  # imported already, from nowhere: a stand-in that somebody made
+        there = sys.modules.get(module) is not None
     if not there:
         raise ImportError(f"{package} is needed for {purpose}, it is not installed; run `pip install 'caw[{extra}]'`")

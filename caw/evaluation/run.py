@@ -118,8 +118,8 @@ class Runner:
         Raises ValueError before anything is written where texts were made otherwise than the config says now.
         """
         plans = self.plan()
-        require_for(self.config, plans, models=True)
         check_cells(self.config, self.store, self.config.plan())
+        require_for(self.config, plans, models=True)
         left = {plan: len(self.todo(plan)) for plan in _widest(plans)}
         total, made = sum(left.values()), 0
         self.store.write_config(self.config.text)
@@ -167,8 +167,8 @@ class Runner:
         Raises ValueError where texts were made otherwise than the config says now.
         """
         plans = self.plan()
-        require_for(self.config, plans)
         check_cells(self.config, self.store, self.config.plan())
+        require_for(self.config, plans)
         self.scorer.update(plans, anew=anew)
         if self.config.text:  # what attacks and perplexity are made by from here on
             self.store.write_config(self.config.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
-from caw.decoding.facts import vocabulary_size
+from caw.decoding.facts import single_device, vocabulary_size
 from caw.decoding.plan import candidate_slots
 from caw.settings import Settings
 
@@ -142,8 +143,11 @@ def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
 def test_a_model_on_several_devices_is_refused() -> None:
     model = copy.deepcopy(build("llama"))
     model.model.layers[1].to("meta")
-    with pytest.raises(ValueError, match="must be on one device, found cpu, meta; load it anew"):
+    with pytest.raises(ValueError, match="must hold its weights, found some on the meta device"):
         run(model, RAGGED)
+    places = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=name) for name in ("cuda:0", "cpu")])
+    with pytest.raises(ValueError, match="must be on one device, found cpu, cuda:0; load it anew"):
+        single_device(places)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

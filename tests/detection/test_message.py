@@ -24,7 +24,7 @@ def test_a_search_says_what_the_whole_text_says_alone() -> None:
     )
     assert said(0.0016, 0.0008) == (
         f"no watermark found{RATE}(corrected p = 0.0016, 180 of 200 tokens count); the whole text alone would pass "
-        "(p = 0.0008), but not after correction for its parts"
+        "(p = 0.0008), not with the correction for searching its parts"
     )
     assert said(0.5, 0.25) == f"no watermark found{RATE}(corrected p = 0.50, 180 of 200 tokens count)"
     assert "p < 1e-300" in said(0.0, 0.0) and "= <" not in said(0.0, 0.0)
