@@ -30,10 +30,16 @@ main()
 """
 
 
+def heed_interrupts() -> None:
+    """Shells start background jobs with Ctrl-C ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def program(script: str, *, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=timeout, check=False
-    )
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, timeout=timeout, check=False, preexec_fn=heed_interrupts,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 5, 20, 60, 150])
@@ -165,7 +171,10 @@ def test_at_any_time(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "caw.cli", "detect", "--key", "1", "--field", "tokens", "-i", "ids.jsonl"]
     delay, outcomes = 0.05, []
     while delay < 60:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            preexec_fn=heed_interrupts,
+        )  # fmt: skip
         time.sleep(delay)
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=120)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
-from decoding.architectures import build, prompt, spread_evaluator
+from decoding.architectures import build, prompt, spread_evaluator, tokenizer
 from decoding.running import run
 
 import caw
@@ -126,7 +126,7 @@ def test_what_is_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(importlib.metadata, "distribution", missing)
         with pytest.raises(ImportError, match="backend='flash-attn' needs the flash-attn package, which is not"):
-            generate(build("llama"), object(), ["x"], backend="flash-attn")
+            generate(build("llama"), tokenizer(), ["x"], backend="flash-attn")
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
         with pytest.raises(ValueError, match="needs float16 or bfloat16 on CUDA, got"):
             flash_decoding.check_flash(torch.device(device), dtype)
@@ -136,4 +136,4 @@ def test_what_is_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("package")
 def test_a_model_it_cannot_serve_is_refused() -> None:
     with pytest.raises(ValueError, match="float16 or bfloat16 on CUDA, got float32 on cpu; leave backend out"):
-        generate(build("llama"), object(), ["x"], backend="flash-attn")
+        generate(build("llama"), tokenizer(), ["x"], backend="flash-attn")
