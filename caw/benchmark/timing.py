@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 Clock = Callable[[], float]
-GRAPH_STEPS = 32  # a captured step needs so many to be captured at all, see `decoding.rounds`
+GRAPH_STEPS = 32  # a captured step needs so many to be captured at all, see `decoding/capture/run_ahead.py`
 
 
 @dataclass
