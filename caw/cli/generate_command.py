@@ -197,6 +197,8 @@ def generate(
             jobs = [job for job in jobs if job.id not in written]
             if written and not jobs:
                 complain(f"nothing left to do: {len(written)} texts are written")
+            elif not jobs and not bad:
+                complain(f"{'stdin' if input == '-' else input} holds no lines: there is nothing to generate")
             if jobs:
                 with doing(f"loading {model}"):
                     network, tokenizer = load_model(model, device=device, dtype=dtype)

@@ -195,3 +195,11 @@ def test_a_run_cut_short_is_resumed(model: str, tmp_path: Path, how: signal.Sign
     assert generate(model, *arguments).exit_code == 0
     assert out.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
     assert sorted(line["id"] for line in read(out)) == list(range(1, 121))
+
+
+def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, environment: None) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n\n")
+    done = generate(model, "--input", str(empty))
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == f"caw: {empty} holds no lines: there is nothing to generate\n"
