@@ -36,14 +36,15 @@ def sibling_attention_ref(
         sinks: float [H], an extra score per head that takes part in the softmax and carries no value.
 
     Returns:
-        [B, H, C, D] in q's dtype; computed in float32.
+        [B, H, C, D] in q's dtype; computed in float32, or in float64 where q is.
     """
+    wide = torch.promote_types(q.dtype, torch.float32)
     batch, heads, candidates, dim = q.shape
     kv_heads, size = k_cache.shape[1], k_cache.shape[2]
     group = heads // kv_heads
-    rows = q.float().reshape(batch, kv_heads, group * candidates, dim)
-    prefix = rows @ k_cache.float().transpose(2, 3) * scale  # [B, HK, G*C, S]
-    own = (q.float().view(batch, kv_heads, group, candidates, dim) * k_own.float()[:, :, None]).sum(-1) * scale
+    rows = q.to(wide).reshape(batch, kv_heads, group * candidates, dim)
+    prefix = rows @ k_cache.to(wide).transpose(2, 3) * scale  # [B, HK, G*C, S]
+    own = (q.to(wide).view(batch, kv_heads, group, candidates, dim) * k_own.to(wide)[:, :, None]).sum(-1) * scale
     own = own.reshape(batch, kv_heads, group * candidates, 1)
     if softcap is not None:
         prefix, own = (softcap * torch.tanh(x / softcap) for x in (prefix, own))
@@ -53,11 +54,11 @@ def sibling_attention_ref(
         hidden = hidden | (position[None] <= lengths[:, None] - window)
     scores = torch.cat([prefix.masked_fill(hidden[:, None, None], -torch.inf), own], dim=-1)
     if sinks is not None:
-        sink = sinks.float().view(1, kv_heads, group, 1).expand(batch, -1, -1, candidates)
+        sink = sinks.to(wide).view(1, kv_heads, group, 1).expand(batch, -1, -1, candidates)
         scores = torch.cat([scores, sink.reshape(batch, kv_heads, group * candidates, 1)], dim=-1)
     weights = scores.softmax(dim=-1)
     # beyond `lengths` the cache may hold anything, NaN included, and 0 * NaN is NaN
-    values = v_cache.float().masked_fill(hidden[:, None, :, None], 0)
+    values = v_cache.to(wide).masked_fill(hidden[:, None, :, None], 0)
     out = (weights[..., :size] @ values).view(batch, kv_heads, group, candidates, dim)
     own_weight = weights[..., size].view(batch, kv_heads, group, candidates, 1)
-    return (out + own_weight * v_own.float()[:, :, None]).reshape(q.shape).to(q.dtype)
+    return (out + own_weight * v_own.to(wide)[:, :, None]).reshape(q.shape).to(q.dtype)
