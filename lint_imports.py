@@ -39,7 +39,8 @@ def main() -> int:
         copy_sources(ROOT, Path(folder))
         found = check(Path(folder))
     if found.returncode:
-        print(found.stdout[found.stdout.find("Broken contracts") :] + found.stderr, file=sys.stderr)
+        _, heading, broken = found.stdout.partition("Broken contracts")
+        print((heading + broken or found.stdout) + found.stderr, file=sys.stderr)
     return found.returncode
 
 

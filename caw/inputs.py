@@ -65,7 +65,7 @@ def read_bounded(source: StrPath, longest: int = LONGEST) -> bytes:
     with open_input(source) as file:
         content: bytes = file.read(longest + 1)
     if len(content) > longest:
-        raise ValueError(f"{_name(source)} must have at most {longest >> 20} MiB, it has more; give a part of it")
+        raise ValueError(f"{name_of(source)} must have at most {longest >> 20} MiB, it has more; give a part of it")
     return content
 
 
@@ -77,9 +77,10 @@ def read_text(source: StrPath, *, translate: bool = False) -> str:
     try:
         text = read_bounded(source).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ValueError(f"{_name(source)} must be UTF-8 text, it is not; convert it") from None
+        raise ValueError(f"{name_of(source)} must be UTF-8 text, it is not; convert it") from None
     return text.replace("\r\n", "\n").replace("\r", "\n") if translate else text
 
 
-def _name(source: StrPath) -> str:
+def name_of(source: StrPath) -> str:
+    """What messages call a file; - is stdin."""
     return "stdin" if source == "-" else str(source)

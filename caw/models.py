@@ -53,7 +53,7 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
 
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
-    source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
+    source = _file_or_folder(name)
     if source.suffix == ".gguf":
         folder, local = _dequantised(source), True
     else:
@@ -96,7 +96,7 @@ class TokenizerSource:
 def tokenizer_source(name: str | Path) -> TokenizerSource:
     """Where the tokenizer of a model is, as `load_model` names it; raises as that does."""
     _require_name(name)
-    source = _demo_file() if str(name) == DEMO_MODEL else Path(name)
+    source = _file_or_folder(name)
     if source.suffix != ".gguf":
         return TokenizerSource(*_folder_or_hub_id(name))
     cached = _cache_folder(source)
@@ -177,6 +177,11 @@ def _fast_bfloat16() -> bool:
 
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
+
+
+def _file_or_folder(name: str | Path) -> Path:
+    """Where the model lies, if it is no hub id."""
+    return _demo_file() if str(name) == DEMO_MODEL else Path(name)
 
 
 def _demo_file() -> Path:

@@ -17,6 +17,7 @@ from caw.benchmark.machine import about
 from caw.benchmark.models import SHAPES, Subject, load_subject, make_prompts
 from caw.benchmark.modes import OTHERS, PLAIN, Job, call_of, check_modes
 from caw.benchmark.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
+from caw.decoding.facts import position_limit
 from caw.defaults import THETA
 from caw.models import DEMO_MODEL
 from caw.watermarks.base import require_int, require_number
@@ -154,7 +155,7 @@ class Case:
         self.settings, self.subject, self.batch, self.prompt = settings, subject, batch, prompt
         self.name = f"batch {batch}, prompt {prompt}"
         self.say = lambda message: say(f"{self.name}: {message}")
-        room = getattr(subject.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        room = position_limit(subject.model)
         if room is not None and prompt + settings.tokens > room:
             raise ValueError(
                 f"prompt and new tokens must fit the model's {room} positions, got {prompt} + {settings.tokens}; "

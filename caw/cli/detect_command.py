@@ -16,7 +16,7 @@ from caw.cli.detect_config import read_candidates
 from caw.cli.detect_output import Item, result_line, show, show_null_reports, show_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.files import check_paths
-from caw.inputs import open_input, read_text
+from caw.inputs import name_of, open_input, read_text
 from caw.jsonl import Row, read_rows, text_field
 from caw.models import DEMO_MODEL
 from caw.progress import Bar
@@ -281,7 +281,7 @@ def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], 
                 bad += 1
                 complain(f"{lines}, line {row.number}: {error}")
     if not items and not bad:
-        complain(f"{'stdin' if lines == '-' else lines} holds no lines: there is nothing to test")
+        complain(f"{name_of(lines)} holds no lines: there is nothing to test")
     return items, bad
 
 

@@ -19,7 +19,7 @@ from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.cli.policy_choice import choose_policy, what_marks
 from caw.files import check_paths
-from caw.inputs import open_input, read_text
+from caw.inputs import name_of, open_input, read_text
 from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.models import DEMO_MODEL, load_model
 from caw.progress import GenerationProgress, doing
@@ -198,7 +198,7 @@ def generate(
             if written and not jobs:
                 complain(f"nothing left to do: {len(written)} texts are written")
             elif not jobs and not bad:
-                complain(f"{'stdin' if input == '-' else input} holds no lines: there is nothing to generate")
+                complain(f"{name_of(input or 'the prompt')} holds no lines: there is nothing to generate")
             if jobs:
                 with doing(f"loading {model}"):
                     network, tokenizer = load_model(model, device=device, dtype=dtype)
@@ -235,7 +235,7 @@ def _where(source: str | None, line: int) -> str:
     """How a report about a line begins; a single prompt has none."""
     if source is None:
         return ""
-    return f"{'stdin' if source == '-' else source}, line {line}: "
+    return f"{name_of(source)}, line {line}: "
 
 
 def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, source: str | None) -> list[Job]:

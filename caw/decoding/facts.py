@@ -70,18 +70,18 @@ class ModelFacts:
         check_weights(model)
         if tokenizer is not None:
             require_tokenizer(tokenizer)
-        main, vocab_size = main_device(model), vocabulary_size(model)
+        vocab_size = vocabulary_size(model)
         return cls(
             kind=config.model_type,
             name=str(getattr(model.config, "_name_or_path", "") or ""),
             config=config,
-            device=main or single_device(model),
-            spread=main is not None,
+            device=decoding_device(model),
+            spread=main_device(model) is not None,
             mesh=mesh_of(model),
             dtype=model.dtype,
             vocab_size=vocab_size,
             ends=tuple(sorted(i for i in end_token_ids(model, tokenizer) if i < vocab_size)),
-            positions=getattr(config, "max_position_embeddings", None),
+            positions=position_limit(model),
             rope_limit=rope_limit(model),
             dropping=active_dropout(model),
             ignored=_ignored(getattr(model, "generation_config", None)),
@@ -93,7 +93,7 @@ class ModelFacts:
 
     def check_unchanged(self, model: Any) -> None:
         """Raise RuntimeError if the model has another dtype or device by now."""
-        device = main_device(model) or single_device(model)
+        device = decoding_device(model)
         if (model.dtype, device) != (self.dtype, self.device):
             raise RuntimeError(
                 f"expected the model as it was when generation was asked for ({self.dtype} on {self.device}), found "
@@ -105,6 +105,17 @@ def vocabulary_size(model: Any) -> int:
     """V: the width of the model's logits, which may exceed the tokenizer's."""
     head = model.get_output_embeddings()
     return head.weight.shape[0] if head is not None else model.config.get_text_config(decoder=True).vocab_size
+
+
+def position_limit(model: Any) -> int | None:
+    """The longest text that the model has positions for; None = no limit."""
+    limit: int | None = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return limit
+
+
+def decoding_device(model: Any) -> torch.device:
+    """Where ids go in and logits come out: the main device of a device map, else the one of all weights."""
+    return main_device(model) or single_device(model)
 
 
 def main_device(model: Any) -> torch.device | None:

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from scipy import stats
 
+from caw.decoding.facts import position_limit
+
 BATCH_TOKENS = 1024
 ROWS = 64  # logit rows turned to float32 at once
 
@@ -66,7 +68,7 @@ def log_probs(
     first is at least 1: nothing comes before the first token. Deterministic for a batch size; results do not depend on
     the rows beside a row but by rounding. Raises ValueError for rows longer than the model's positions.
     """
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    limit = position_limit(model)
     for ids, first in rows:
         assert first >= 1
         if limit and len(ids) > limit:
@@ -139,7 +141,7 @@ def perplexities(
     alone = log_probs(model, [_row(begin, ids) for ids in coded], batch_tokens, done)
     given: list[np.ndarray | None] = [None] * len(texts)
     if prompts is not None:
-        limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        limit = position_limit(model)
         before = [tokenizer(prompt)["input_ids"] for prompt in prompts]
         if limit:
             before = [p[max(0, len(p) + len(ids) - limit) :] for p, ids in zip(before, coded, strict=True)]

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from caw.decoding.facts import position_limit
 from caw.fitting.labelers.base import LabelError, Spans, join_spans
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 
@@ -101,7 +102,7 @@ class CounterfactualLabeler:
         Raises LabelError if the text is longer than the model's positions or the logits are not finite.
         """
         coded = encode(self.tokenizer, document, self.template, self.prefix)
-        limit = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        limit = position_limit(self.model)
         if limit and len(coded.ids) > limit:
             raise LabelError(f"the model has {limit} positions, the text {len(coded.ids)} tokens; leave it out")
         ids = torch.tensor([coded.ids], device=self.model.device)
