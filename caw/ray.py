@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.decoding.plan import marks_eos
-from caw.evaluation.every_prompt import generate_every
+from caw.evaluation.bulk import generate_every
 from caw.evaluation.store import read_json, read_lines, write_json
 from caw.jsonl import JsonlWriter, line_id
 from caw.models import load_model

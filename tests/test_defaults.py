@@ -24,7 +24,7 @@ from caw.cli.demo_command import demo
 from caw.cli.detection_weights_command import detection_weights
 from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.evaluation.config import config_of, read_config
-from caw.evaluation.earlier_names import policy_of_cell
+from caw.evaluation.old_names import policy_of_cell
 from caw.evaluator import Evaluator, FeatureSpec
 
 ROOT = Path(__file__).parents[1]
@@ -113,7 +113,7 @@ def test_no_number_is_said_twice() -> None:
     hits = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in sorted((ROOT / "caw").rglob("*.py"))
-        if path.name not in ("defaults.py", "earlier_names.py")
+        if path.name not in ("defaults.py", "old_names.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if literal.search(line)
     ]

@@ -26,10 +26,10 @@ from caw import ray
 from caw.detection import Detector
 from caw.detection.html_report import write_html
 from caw.detection.weights import TokenWeights
-from caw.evaluation import judge
-from caw.evaluation.attacked import attack_texts
+from caw.evaluation.attacks.attacker import attack_texts
 from caw.evaluation.attacks.word_d import WordD
-from caw.evaluation.perplexity import Perplexity
+from caw.evaluation.metrics import judge
+from caw.evaluation.metrics.perplexity import Perplexity
 from caw.evaluation.store import Generation, Store
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.figure_files import save_figure

@@ -137,8 +137,8 @@ def test_fitting_damage_asks_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_without_matplotlib_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evaluation.small_run import write_run
 
-    from caw.evaluation.report import write_report
-    from caw.evaluation.report_data import read_report_data
+    from caw.evaluation.report.data import read_report_data
+    from caw.evaluation.report.document import write_report
 
     write_run(tmp_path / "run", ("kgw",), attacks=())
     data = read_report_data(tmp_path / "run", None)

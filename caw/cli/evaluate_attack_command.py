@@ -62,10 +62,10 @@ def evaluate_attack_command(
     with user_errors():
         require("pyyaml", "reading the run's config")
         require("scikit-learn", "the metrics of an evaluation")
-        from caw.evaluation.attacked import Attacker, choose_plans
         from caw.evaluation.attacks import AttackSetup
+        from caw.evaluation.attacks.attacker import Attacker, choose_plans
+        from caw.evaluation.metrics.scoring import Scorer
         from caw.evaluation.results import Results
-        from caw.evaluation.scoring import Scorer
         from caw.evaluation.store import Store
 
         opt.set_threads(threads)

@@ -16,11 +16,10 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.evaluation.ablation_settings import QUICK, WINDOWS
 from caw.evaluator.transforms import TRANSFORMS
 from caw.files import check_paths, write_text
 from caw.fitting.labels import TEMPLATE, digest
-from caw.fitting.settings import TrainSettings
+from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
 from caw.inputs import read_text
 from caw.progress import Bar
 from caw.requirements import require
@@ -28,7 +27,7 @@ from caw.requirements import require
 if TYPE_CHECKING:
     import torch
 
-    from caw.evaluation import evaluator_ablation as ablation
+    from caw.fitting import ablation
     from caw.fitting.positions import Positions
 
 OUTPUT, TRAINING = "Output", "Training"
@@ -47,7 +46,7 @@ class Output:
     plot: Path | None
 
     def write(self, results: Mapping[str, ablation.Measured], about: Mapping[str, Any], *, last: bool) -> None:
-        from caw.evaluation import evaluator_ablation as ablation
+        from caw.fitting import ablation
 
         if self.json:
             write_text(self.json, json.dumps(ablation.as_json(results), indent=1) + "\n")
@@ -111,8 +110,8 @@ def evaluate_evaluator_command(
         require("scikit-learn", "the metrics of evaluators")
         if plot is not None:
             require("matplotlib", "--plot")
-        from caw.evaluation import evaluator_ablation as ablation
         from caw.evaluator import Evaluator, shipped_for
+        from caw.fitting import ablation
         from caw.fitting.pipeline import fitted, labelled, obtain_positions, protect_line_ends, table_for
 
         output = Output(json_file, table, plot)
@@ -171,7 +170,7 @@ def _ablation(
     table: torch.Tensor,
     write: Callable[[Mapping[str, ablation.Measured]], None],
 ) -> dict[str, ablation.Measured]:
-    from caw.evaluation import evaluator_ablation as ablation
+    from caw.fitting import ablation
 
     results: dict[str, ablation.Measured] = {}
     untrained = ablation.untrained(stored, ablation.Parts.of(stored))
@@ -215,7 +214,7 @@ def _show(results: Mapping[str, ablation.Measured]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from caw.evaluation import evaluator_ablation as ablation
+    from caw.fitting import ablation
 
     table = Table("held-out documents", *(name.replace("_", " ") for name in ablation.FIGURES))
     for name, measured in results.items():

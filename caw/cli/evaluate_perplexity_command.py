@@ -41,9 +41,9 @@ def evaluate_perplexity_command(
     """
     with user_errors():
         require("pyyaml", "reading the run's config")
-        from caw.evaluation.attacked import choose_plans
-        from caw.evaluation.judge import Judge, check_given, judge_name
-        from caw.evaluation.scoring import Scorer
+        from caw.evaluation.attacks.attacker import choose_plans
+        from caw.evaluation.metrics.judge import Judge, check_given, judge_name
+        from caw.evaluation.metrics.scoring import Scorer
         from caw.evaluation.store import Store
 
         opt.set_threads(threads)

@@ -40,9 +40,9 @@ def evaluate_report_command(
         require("matplotlib", "the figures of a report")
         if anew:
             require("scikit-learn", "the metrics of an evaluation")
-        from caw.evaluation.published import Published
-        from caw.evaluation.report import write_report
-        from caw.evaluation.report_data import read_report_data
+        from caw.evaluation.publishing import Published
+        from caw.evaluation.report.data import read_report_data
+        from caw.evaluation.report.document import write_report
         from caw.evaluation.results import Results
         from caw.evaluation.store import Store
 

@@ -68,7 +68,7 @@ def evaluate_run_command(
     with user_errors():
         require("pyyaml", "--config")
         from caw.evaluation.config import read_config
-        from caw.evaluation.publish import publish
+        from caw.evaluation.publishing import publish
         from caw.evaluation.run import Runner, Shard
         from caw.evaluation.store import Store
 
@@ -93,7 +93,7 @@ def evaluate_run_command(
 
 def _check_files(given: Path, config: Config, folder: Path, publish_to: Path | None) -> None:
     """Refuse files of the folders that are replaced, where they are what the run reads."""
-    from caw.evaluation.publish import PUBLISHED
+    from caw.evaluation.publishing import PUBLISHED
 
     read: dict[str, Path | str | None] = {"--config": given}
     read |= {f"tasks.{name}": getattr(task, "path", None) for name, task in config.tasks.items()}

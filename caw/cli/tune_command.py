@@ -18,7 +18,7 @@ from caw.progress import doing
 from caw.requirements import require
 
 if TYPE_CHECKING:
-    from caw.evaluation.tune import Point, Tuned
+    from caw.fitting.tuning import Point, Tuned
 
 TARGET, OUTPUT = "Target", "Output"
 LEGEND = {
@@ -101,7 +101,7 @@ def tune_command(
     with user_errors():
         if plot_file is not None:
             require("matplotlib", "--plot")
-        from caw.evaluation.tune import Tuner, encode, plot, tune
+        from caw.fitting.tuning import Tuner, encode, plot, tune
         from caw.policies import CapacityPolicy
         from caw.settings import Settings
 

@@ -1,1 +1,1 @@
-"""Measurements: evaluators against labels, thresholds against texts."""
+"""What marks cost and how well they are found: tasks, runs, attacks, metrics, reports."""

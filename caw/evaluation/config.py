@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from caw.defaults import THETA
-from caw.evaluation.earlier_names import kind_now, names_now
 from caw.evaluation.generation_spec import GenerationSpec
+from caw.evaluation.old_names import kind_now, names_now
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.evaluator import default_beta
 from caw.inputs import read_text

@@ -8,7 +8,7 @@ from typing import Any
 
 from caw.decoding.plan import marks_eos
 from caw.evaluation.config import CellPlan, Config
-from caw.evaluation.published import is_published
+from caw.evaluation.publishing import is_published
 from caw.evaluation.store import Store
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluation import quality
+from caw.evaluation.answers import Answer, CellAnswers, Source
 from caw.evaluation.config import NONE, STRENGTHS, CellPlan, PolicySpec, WatermarkSpec
-from caw.evaluation.detectability import FPRS, metrics, reweighted
-from caw.evaluation.earlier_names import policy_of_cell
-from caw.evaluation.measured import Answer, CellAnswers, Source
-from caw.evaluation.quality import Outcomes
-from caw.evaluation.scoring import HUMAN, MODEL
+from caw.evaluation.metrics import accuracy
+from caw.evaluation.metrics.accuracy import Outcomes
+from caw.evaluation.metrics.detectability import FPRS, metrics, reweighted
+from caw.evaluation.metrics.scoring import HUMAN, MODEL
+from caw.evaluation.old_names import policy_of_cell
 from caw.evaluation.store import Score
 
 Group = tuple[str, str, str | None, str | None]  # model, task, watermark, policy
@@ -109,7 +109,7 @@ class Results:
             for g in self.answers(plan):
                 right[g.id] += g.correct
                 total[g.id] += 1
-        return list(quality.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
+        return list(accuracy.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
 
     def detection(self, plans: Sequence[CellPlan], attack: str) -> dict[str, Any]:
         """Metrics of the positives of these cells against their negatives; {} where nothing was scored."""
@@ -229,7 +229,7 @@ class Results:
             for a, b in pairs:
                 ids, keys = self.shared([a, b])
                 if ids:
-                    row = quality.compare(self.outcomes(a, ids, keys), self.outcomes(b, ids, keys))
+                    row = accuracy.compare(self.outcomes(a, ids, keys), self.outcomes(b, ids, keys))
                     yield {**_family(groups[0]), "keys": len(keys), **row}
 
     def equal_detection(self) -> Iterator[dict[str, Any]]:
@@ -244,8 +244,8 @@ class Results:
                 if not ids:
                     continue
                 curve = [self._with_null(g, groups[0], ids, keys) for g in fixed]
-                for measure in quality.MEASURES:
-                    row = quality.equal_detection(self.outcomes(group, ids, keys), curve, measure)
+                for measure in accuracy.MEASURES:
+                    row = accuracy.equal_detection(self.outcomes(group, ids, keys), curve, measure)
                     if row:
                         yield {**_family(group), "keys": len(keys), **row}
 

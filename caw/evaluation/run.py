@@ -21,12 +21,12 @@ from caw.decoding.facts import vocabulary_size
 from caw.decoding.prompt_cache import PromptCache
 from caw.entrance import GenerationResult
 from caw.evaluation import provenance
+from caw.evaluation.bulk import generate_every
+from caw.evaluation.checks import require_for
 from caw.evaluation.config import CellPlan, Config, ModelSpec
-from caw.evaluation.every_prompt import generate_every
 from caw.evaluation.manifest import check_cells, planned_manifest
-from caw.evaluation.needs import require_for
+from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.results import Results
-from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
 from caw.models import load_model

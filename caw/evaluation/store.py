@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caw.evaluation import packed
-from caw.evaluation.earlier_names import policy_of_cell
+from caw.evaluation import files
+from caw.evaluation.old_names import policy_of_cell
 from caw.files import locked, write_whole
 from caw.inputs import lines_of, read_bounded, too_long
 from caw.jsonl import JsonlWriter, encode, line_id
@@ -210,7 +210,7 @@ class Store:
     def read_scores(self) -> list[Score]:
         """All scores, in order of their identity; [] before the first."""
         path = self.path / SCORES_FILE
-        lines = read_lines(path) if packed.is_there(path) else []
+        lines = read_lines(path) if files.is_there(path) else []
         return [parse(Score, line, path) for line in lines]
 
     def update_scores(self, scores: Iterable[Score]) -> None:
@@ -264,12 +264,12 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Objects of a file that may be being written: a last line without its end counts only if it is whole.
 
-    A compressed file is read in its place, see `packed`.
+    A compressed file is read in its place, see `files`.
 
     Raises ValueError naming any other line that holds no object.
     """
     found = []
-    with packed.opened(path) as file:
+    with files.opened(path) as file:
         for number, raw in enumerate(lines_of(file), 1):
             if raw is None:
                 raise ValueError(f"{path}, line {number}: {too_long()}")

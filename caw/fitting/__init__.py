@@ -1,1 +1,1 @@
-"""What trains evaluators: labels, the teacher-forced pass, training, measures. What decodes is in `evaluator`."""
+"""What trains and tunes evaluators: labels, the teacher-forced pass, training, ablation, choice of theta and beta."""

@@ -1,4 +1,4 @@
-"""What may be chosen when an evaluator is trained; reading it needs no PyTorch."""
+"""What may be chosen when an evaluator is trained, and what the ablation compares; reading it needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -31,3 +31,17 @@ class TrainSettings:
                 f"learning_rate must be > 0 and weight_decay >= 0, got {self.learning_rate!r} and "
                 f"{self.weight_decay!r}; use the defaults"
             )
+
+
+# previous and following tokens that each variant of the ablation reads
+WINDOWS = {
+    "no_context": (0, 0),
+    "previous_only": (1, 0),
+    "next_only": (0, 1),
+    "window_1": (1, 1),
+    "window_2_1": (2, 1),
+    "window_2": (2, 2),
+    "window_3": (3, 3),
+}
+# larger steps and fewer epochs than `caw train-evaluator` takes: dozens of trainings are compared, none is shipped
+QUICK = TrainSettings(learning_rate=3e-3, max_epochs=30, patience=5)

@@ -11,8 +11,8 @@ from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.evaluation.evaluator_ablation import FIGURES
 from caw.evaluator import FeatureSpec
+from caw.fitting.ablation import FIGURES
 from caw.fitting.pipeline import train_evaluator
 from caw.fitting.train import TrainSettings
 

@@ -20,9 +20,9 @@ from tiny import save_tiny
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.evaluation.attacked import Attacker
+from caw.evaluation.attacks.attacker import Attacker
 from caw.evaluation.config import Config, config_of
-from caw.evaluation.published import Published
+from caw.evaluation.publishing import Published
 from caw.evaluation.results import Results
 from caw.evaluation.run import Runner, Shard
 from caw.evaluation.store import Store, read_lines
@@ -402,7 +402,7 @@ def test_command_line(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.
 
 
 def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
-    from caw.evaluation.publish import publish
+    from caw.evaluation.publishing import publish
 
     work = runner(made, whole)
     assert publish(work.scorer, work.config.plan(), tmp_path / "p") == 9 * len(CELLS)

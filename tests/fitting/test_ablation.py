@@ -7,9 +7,9 @@ import pytest
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from stored_positions import made_up_positions
 
-from caw.evaluation import evaluator_ablation as ablation
 from caw.evaluator import FeatureSpec
 from caw.evaluator.token_classes import CLASSES
+from caw.fitting import ablation
 from caw.fitting.metrics import best_threshold
 from caw.fitting.train import TrainSettings, fit, predict
 from caw.testing import assert_close

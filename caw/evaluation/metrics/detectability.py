@@ -17,7 +17,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from caw.detection import Detector
-from caw.evaluation.quality import LEVEL, RESAMPLES, interval, resampled, share_interval
+from caw.evaluation.metrics.accuracy import LEVEL, RESAMPLES, interval, resampled, share_interval
 from caw.evaluation.store import Score, text_digest
 from caw.requirements import require
 

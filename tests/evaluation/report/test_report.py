@@ -17,11 +17,11 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.evaluation.quality import MEASURES
-from caw.evaluation.report import write_report
-from caw.evaluation.report_data import ReportData, Setting, read_report_data, robustness, setting_of_cell
-from caw.evaluation.report_plots import INK, inline_svg, robustness_plot
-from caw.evaluation.report_tables import (
+from caw.evaluation.metrics.accuracy import MEASURES
+from caw.evaluation.report.data import ReportData, Setting, read_report_data, robustness, setting_of_cell
+from caw.evaluation.report.document import write_report
+from caw.evaluation.report.plots import INK, inline_svg, robustness_plot
+from caw.evaluation.report.tables import (
     Table,
     comparisons,
     detection_table,

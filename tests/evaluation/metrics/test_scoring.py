@@ -12,10 +12,10 @@ from tiny import save_tiny
 
 from caw.detection import TokenWeights, detect
 from caw.evaluation.config import Config, PolicySpec, config_of
-from caw.evaluation.detectability import reweighted
 from caw.evaluation.manifest import planned_manifest
+from caw.evaluation.metrics.detectability import reweighted
+from caw.evaluation.metrics.scoring import Scorer, takes_weights
 from caw.evaluation.results import Results
-from caw.evaluation.scoring import Scorer, takes_weights
 from caw.evaluation.store import Generation, Score, Store
 from caw.models import load_tokenizer
 from caw.watermarks import EXP, KGW, SynthID

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.evaluation.published import Published
-from caw.evaluation.report import markdown, sections
-from caw.evaluation.report_data import read_report_data
+from caw.evaluation.publishing import Published
+from caw.evaluation.report.data import read_report_data
+from caw.evaluation.report.document import markdown, sections
 from caw.evaluation.results import Results
 from caw.evaluation.store import Store, read_lines
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluation.perplexity import box
-from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
-from caw.evaluation.report_tables import comparisons, p_value
+from caw.evaluation.metrics.perplexity import box
+from caw.evaluation.report.data import NONE, ReportData, Robust, Setting
+from caw.evaluation.report.tables import comparisons, p_value
 from caw.figure_files import svg_text
 from caw.requirements import require
 

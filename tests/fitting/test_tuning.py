@@ -11,8 +11,8 @@ from tiny import tiny_model, tiny_tokenizer
 
 import caw
 from caw.defaults import BETA
-from caw.evaluation.tune import BETAS, SHARES, Point, Tuner, encode, plot, tune
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.fitting.tuning import BETAS, SHARES, Point, Tuner, encode, plot, tune
 from caw.testing import margin
 
 
@@ -126,6 +126,6 @@ def test_measure_on_a_tiny_model(real, tmp_path):
 
 
 def test_prompts_that_end_at_once_are_named(real, monkeypatch):
-    monkeypatch.setattr("caw.evaluation.tune.generate", lambda *a, **k: SimpleNamespace(sequences=[[], [], []]))
+    monkeypatch.setattr("caw.fitting.tuning.generate", lambda *a, **k: SimpleNamespace(sequences=[[], [], []]))
     with pytest.raises(ValueError, match="wrote nothing"):
         Tuner(real.model, real.tokenizer, real.prompts, real.evaluator, real.options)

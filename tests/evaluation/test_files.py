@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from caw.evaluation import packed
-from caw.evaluation.publish import write_lines
+from caw.evaluation import files
+from caw.evaluation.publishing import write_lines
 from caw.evaluation.store import Score, Store, read_lines
 
 LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in range(50)]
@@ -18,16 +18,16 @@ LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in ran
 
 def test_lines_come_back_without_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    assert not packed.is_there(path)
+    assert not files.is_there(path)
     path.write_text('{"id": "old"}\n')
     write_lines(path, LINES)
-    assert not path.exists() and packed.is_there(path), "an older plain file goes"
+    assert not path.exists() and files.is_there(path), "an older plain file goes"
     assert read_lines(path) == [{"id": line["id"], "value": line["value"]} for line in LINES]
-    before = packed.packed_path(path).read_bytes()
+    before = files.packed_path(path).read_bytes()
     write_lines(path, LINES)
-    assert packed.packed_path(path).read_bytes() == before and len(before) < 700
+    assert files.packed_path(path).read_bytes() == before and len(before) < 700
     path.write_bytes(lzma.decompress(before))
-    packed.packed_path(path).unlink()
+    files.packed_path(path).unlink()
     assert [line["id"] for line in read_lines(path)] == [line["id"] for line in LINES], "`xz -d` is enough"
 
 
@@ -38,9 +38,9 @@ def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"some\.jsonl or some\.jsonl\.xz in .*, found both; remove the older"):
         read_lines(path)
     path.unlink()
-    whole = packed.packed_path(path).read_bytes()
+    whole = files.packed_path(path).read_bytes()
     for broken in (whole[:-20], b"no xz", b""):
-        packed.packed_path(path).write_bytes(broken)
+        files.packed_path(path).write_bytes(broken)
         with pytest.raises(ValueError, match=r"expected a whole xz file in .*; publish it again"):
             read_lines(path)
     with pytest.raises(FileNotFoundError):

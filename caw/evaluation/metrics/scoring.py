@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from caw.detection import Detector, TokenWeights
+from caw.evaluation.answers import Answer, CellAnswers, current_scores
 from caw.evaluation.config import CellPlan, Config, ModelSpec
-from caw.evaluation.detectability import score_texts
-from caw.evaluation.measured import Answer, CellAnswers, current_scores
+from caw.evaluation.metrics.detectability import score_texts
 from caw.evaluation.store import Generation, Score, Store, text_digest
 from caw.evaluation.tasks import Question
 from caw.models import load_tokenizer
@@ -64,7 +64,7 @@ class Scorer:
         return made
 
     def answers(self, plan: CellPlan) -> CellAnswers:
-        """What results are made of, see `measured.Source`; so are the next two."""
+        """What results are made of, see `answers.Source`; so are the next two."""
         made = self.generations(plan)
         runs = tuple(sorted({g.run for g in made}))
         return CellAnswers(self.store.cell(plan.name).manifest, runs, [Answer.of(g) for g in made])

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from caw.evaluation.config import CellPlan
-from caw.evaluation.perplexity import perplexities
-from caw.evaluation.scoring import Scorer
+from caw.evaluation.metrics.perplexity import perplexities
+from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.store import text_digest
 from caw.jsonl import JsonlWriter
 from caw.progress import Bar

@@ -8,10 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation import report_plots as plots
-from caw.evaluation import report_tables as tables
-from caw.evaluation.report_data import ReportData, robustness
-from caw.evaluation.report_tables import Table
+from caw.evaluation.report import plots, tables
+from caw.evaluation.report.data import ReportData, robustness
+from caw.evaluation.report.tables import Table
 from caw.figure_files import save_figure
 from caw.files import write_text
 from caw.requirements import require

@@ -1,6 +1,6 @@
 """What a report is made of, read from a run's folder or from published results, and what of it is missing.
 
-A run's folder has all of it; published results have no texts, see `published`.
+A run's folder has all of it; published results have no texts, see `publishing`.
 Whatever is not there is named in `missing` and its part of the report left out.
 """
 
@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluation import detectability, packed
+from caw.evaluation import files
+from caw.evaluation.answers import current_scores
 from caw.evaluation.config import config_of
-from caw.evaluation.earlier_names import kind_now
-from caw.evaluation.judge import PERPLEXITY_FILE, SAID
-from caw.evaluation.measured import current_scores
-from caw.evaluation.published import ANSWERS_FILE, Published, is_published
-from caw.evaluation.quality import difference_interval
-from caw.evaluation.report_latency import Latency, read_latency
+from caw.evaluation.metrics import detectability
+from caw.evaluation.metrics.accuracy import difference_interval
+from caw.evaluation.metrics.judge import PERPLEXITY_FILE, SAID
+from caw.evaluation.old_names import kind_now
+from caw.evaluation.publishing import ANSWERS_FILE, Published, is_published
+from caw.evaluation.report.latency import Latency, read_latency
 from caw.evaluation.store import Score, Store, natural, read_lines
 from caw.requirements import require
 
@@ -46,7 +47,7 @@ class Robust:
 
     found, auroc: arrays float64 [keys], in order of the keys; auroc is NaN without attacked negatives. loss: what was
     found without the attack - what is found with it, float64 [questions], means over keys. loss_ci: 95 % interval of
-    its mean, see `quality.difference_interval`. false: share of attacked negatives found, NaN without any.
+    its mean, see `accuracy.difference_interval`. false: share of attacked negatives found, NaN without any.
     """
 
     setting: Setting
@@ -169,7 +170,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
         if manifest.get("policy") and parameters.get("kind"):
             data.kinds[manifest["policy"]] = kind_now(parameters["kind"])
     data.correct = _means(_grades(store), manifests, np.mean)
-    lines = read_lines(place / PERPLEXITY_FILE) if packed.is_there(place / PERPLEXITY_FILE) else []
+    lines = read_lines(place / PERPLEXITY_FILE) if files.is_there(place / PERPLEXITY_FILE) else []
     data.judge = "; ".join(
         dict.fromkeys(f"{line['model']}, {SAID.get(line['given'], line['given'])}" for line in lines)
     )
@@ -187,7 +188,7 @@ def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
         for path in cell.files():
             yield from ((cell.name, line["id"], float(line["correct"])) for line in read_lines(path))
     published = store.path / ANSWERS_FILE
-    if packed.is_there(published):
+    if files.is_there(published):
         yield from ((line["cell"], line["id"], float(line["correct"])) for line in read_lines(published))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.evaluation.perplexity import box, compare_accuracy, compare_perplexity, log_probs, perplexities
+from caw.evaluation.metrics.perplexity import box, compare_accuracy, compare_perplexity, log_probs, perplexities
 from caw.testing import assert_close
 
 TEXTS = ["the sky is blue", "a", "", "light and more light because the air scatters it, which a few words say", "words"]

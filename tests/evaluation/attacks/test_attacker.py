@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.detection import Detector
-from caw.evaluation.attacked import Attacker, attack_texts, choose_plans
 from caw.evaluation.attacks import AttackSetup
+from caw.evaluation.attacks.attacker import Attacker, attack_texts, choose_plans
 from caw.evaluation.attacks.word_d import WordD
 from caw.evaluation.config import Config, read_config
-from caw.evaluation.judge import Judge
-from caw.evaluation.perplexity import perplexities
-from caw.evaluation.publish import publish
+from caw.evaluation.metrics.judge import Judge
+from caw.evaluation.metrics.perplexity import perplexities
+from caw.evaluation.metrics.scoring import Scorer
+from caw.evaluation.publishing import publish
 from caw.evaluation.run import Runner
-from caw.evaluation.scoring import Scorer
 from caw.evaluation.store import Store, read_lines
 from caw.models import load_model, load_tokenizer
 from caw.testing import assert_close
@@ -69,16 +69,16 @@ def attacker(folder: Path, **options: Any) -> tuple[Config, Attacker]:
 
 def test_what_another_process_attacked_meanwhile_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [("t/1", HUMAN.format(1)), ("t/2", HUMAN.format(2))]
-    from caw.evaluation import attacked
+    from caw.evaluation.attacks import attacker as module
 
-    writer = attacked.JsonlWriter
+    writer = module.JsonlWriter
 
     def late(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(attacked, "JsonlWriter", writer)
+        monkeypatch.setattr(module, "JsonlWriter", writer)
         attack_texts(Store(run), WordD(0.2), "c", "model", texts)
         return writer(*arguments, **options)
 
-    monkeypatch.setattr(attacked, "JsonlWriter", late)
+    monkeypatch.setattr(module, "JsonlWriter", late)
     assert attack_texts(Store(run), WordD(0.2), "c", "model", texts).keys() == {"t/1", "t/2"}
     [path] = (run / "attacked").rglob("c.model.jsonl")
     assert len(path.read_text().splitlines()) == 2

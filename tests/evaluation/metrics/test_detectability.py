@@ -12,7 +12,7 @@ from tiny import tiny_tokenizer
 
 import caw
 from caw.detection import Detector
-from caw.evaluation.detectability import (
+from caw.evaluation.metrics.detectability import (
     Samples,
     auroc,
     auroc_interval,
@@ -63,7 +63,7 @@ def test_auroc_counts_pairs_ties_half() -> None:
 
 def test_resampled_aurocs_are_those_of_brute_force() -> None:
     """Every resample's AUROC, by counting pairs of the texts drawn."""
-    from caw.evaluation.quality import resampled
+    from caw.evaluation.metrics.accuracy import resampled
 
     rng = np.random.default_rng(0)
     marked = Samples(np.round(rng.random(12) ** 2, 1), rng.integers(0, 6, 12))  # rounded: ties

@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from scipy import stats
 
-from caw.evaluation.ablation_settings import QUICK, WINDOWS
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.network import Evaluator
 from caw.evaluator.token_classes import CLASSES
 from caw.figure_files import save_figure
 from caw.fitting.metrics import auroc, best_threshold, document_interval, figures, require_both_classes
 from caw.fitting.positions import Positions
-from caw.fitting.settings import TrainSettings
+from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
 from caw.fitting.train import fit, predict
 from caw.requirements import require
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluation.perplexity import Comparison, box, compare_accuracy, compare_perplexity
-from caw.evaluation.report_data import NONE, ReportData, Robust, Setting
+from caw.evaluation.metrics.perplexity import Comparison, box, compare_accuracy, compare_perplexity
+from caw.evaluation.report.data import NONE, ReportData, Robust, Setting
 from caw.show import format_p
 
 DASH = "–"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caw.evaluation.quality import (
+from caw.evaluation.metrics.accuracy import (
     Outcomes,
     compare,
     difference_interval,

@@ -17,10 +17,10 @@ from typing import Any
 
 from caw.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
 from caw.evaluation.attacks.copy_paste import CopyPaste
+from caw.evaluation.checks import require_for
 from caw.evaluation.config import CellPlan
-from caw.evaluation.detectability import score_texts
-from caw.evaluation.needs import require_for
-from caw.evaluation.scoring import HUMAN, MODEL, Scorer
+from caw.evaluation.metrics.detectability import score_texts
+from caw.evaluation.metrics.scoring import HUMAN, MODEL, Scorer
 from caw.evaluation.store import Score, Store, read_json, read_lines, text_digest, write_json
 from caw.jsonl import JsonlWriter
 from caw.progress import Bar

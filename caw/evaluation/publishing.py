@@ -1,0 +1,144 @@
+"""What `caw evaluate run --publish` wrote: a copy of a run without texts, from which its results are made again.
+
+    FOLDER/
+      results.json, config.yaml, attacks.json     as in the run's folder
+      cells.json              per cell its manifest and runs; the records of these runs; planned cells without texts
+      answers.jsonl.xz        a line per answer: its cell and what `Answer` says
+      scores.jsonl.xz, perplexity.jsonl.xz        as in the run's folder, without `of`: whether a score is of the text
+                              as it is read now was looked at when the copy was made
+
+Numbers are not rounded, so tables and results come out with the same digits: p-values of two texts may differ by their
+last bit, which an AUROC sees (p-values of 10 digits changed the fourth digit of some). Nothing can be added to a copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from caw.evaluation import files
+from caw.evaluation.answers import Answer, CellAnswers
+from caw.evaluation.config import CellPlan
+from caw.evaluation.metrics.judge import PERPLEXITY_FILE
+from caw.evaluation.metrics.scoring import Scorer
+from caw.evaluation.store import SCORES_FILE, Score, Store, parse, read_json, read_lines, replace_file, write_json
+from caw.jsonl import encode
+
+CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
+AS_THEY_ARE = ("attacks.json", "config.yaml")
+LINES = (ANSWERS_FILE, SCORES_FILE, PERPLEXITY_FILE)
+PUBLISHED = ("results.json", CELLS_FILE, *AS_THEY_ARE, *LINES, *(name + files.SUFFIX for name in LINES))
+
+
+@dataclass
+class Published:
+    """Reads a copy; a `Source` of results. Raises ValueError for files of another kind, FileNotFoundError for none."""
+
+    folder: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What cells.json says."""
+        found = read_json(self.folder / CELLS_FILE)
+        if found is None:
+            raise FileNotFoundError(
+                f"expected a published copy of a run, found no {CELLS_FILE} in {self.folder}; "
+                "write it with `caw evaluate run --publish`"
+            )
+        return found
+
+    @property
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """By name of the cell, in the order of the plan."""
+        return {name: cell["manifest"] for name, cell in self.about["cells"].items()}
+
+    @property
+    def not_begun(self) -> list[str]:
+        """Names of cells that the run's config planned and that had no texts."""
+        return list(self.about["not_begun"])
+
+    def plans(self) -> list[CellPlan]:
+        """A plan per cell, in order."""
+        return [
+            CellPlan(*(about[name] for name in ("model", "task", "watermark", "policy", "key")))
+            for about in self.manifests.values()
+        ]
+
+    @cached_property
+    def lines(self) -> dict[str, list[Answer]]:
+        """Answers by name of the cell."""
+        found: dict[str, list[Answer]] = defaultdict(list)
+        path = self.folder / ANSWERS_FILE
+        for line in read_lines(path):
+            found[line["cell"]].append(parse(Answer, line, path))
+        return found
+
+    def answers(self, plan: CellPlan) -> CellAnswers:
+        cell = self.about["cells"].get(plan.name, {"manifest": {}, "runs": []})
+        return CellAnswers(cell["manifest"], tuple(cell["runs"]), self.lines.get(plan.name, []))
+
+    def every_score(self) -> list[Score]:
+        return Store(self.folder).read_scores()
+
+    def command(self, run: str) -> str:
+        return str(self.about["runs"].get(run, {}).get("command", ""))
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder is a copy without texts."""
+    return (folder / CELLS_FILE).is_file()
+
+
+def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> int:
+    """Write what `caw.evaluation.publishing` describes, replacing what is there; returns the number of answers.
+
+    Answers longer than a number or a letter are left out (null), as they may be whole texts. Raises ValueError if
+    `folder` is the run's own.
+    """
+    store, place = scorer.store, Path(folder)
+    if place.exists() and store.path.exists() and place.samefile(store.path):
+        raise ValueError(f"--publish must name another folder than the run's, got {place} for both; name a new one")
+    cells = {name: scorer.answers(plan) for name, plan in {plan.name: plan for plan in plans}.items()}
+    made = {name: cell for name, cell in cells.items() if cell.answers}
+    about = {name: {"manifest": dict(cell.manifest), "runs": list(cell.runs)} for name, cell in made.items()}
+    runs = sorted({run for cell in made.values() for run in cell.runs})
+    write_cells(place, about, {run: store.run(run) for run in runs}, [name for name in cells if name not in made])
+    lines = [{"cell": name, **asdict(answer)} for name, cell in made.items() for answer in cell.answers]
+    write_lines(place / ANSWERS_FILE, lines)
+    if scores := scorer.every_score():
+        write_lines(place / SCORES_FILE, ({"id": score.id, **asdict(score)} for score in scores))
+    if (store.path / PERPLEXITY_FILE).exists():
+        write_lines(place / PERPLEXITY_FILE, read_lines(store.path / PERPLEXITY_FILE))
+    for name in AS_THEY_ARE:
+        if (store.path / name).exists():
+            replace_file(place / name, (store.path / name).read_bytes())
+    write_json(place / "results.json", store.results)
+    return len(lines)
+
+
+def write_cells(
+    folder: Path, cells: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]], not_begun: Sequence[str]
+) -> None:
+    """cells.json: a line per cell, run and missing cell."""
+    runs_of, planned = _lines(runs.items()), ",\n".join(json.dumps(name) for name in not_begun)
+    text = f'{{"cells": {{\n{_lines(cells.items())}\n}},\n"runs": {{\n{runs_of}\n}},\n"not_begun": [\n{planned}\n]}}\n'
+    replace_file(folder / CELLS_FILE, text.encode("utf-8"))
+
+
+def _lines(entries: Iterable[tuple[str, Any]]) -> str:
+    return ",\n".join(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in entries)
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """A compressed file of lines without `of`, which only says whether a text was read otherwise before.
+
+    A digest of a text cannot be compressed either: with them the files were a sixth larger.
+    """
+    content = b"".join(encode({name: value for name, value in line.items() if name != "of"}) for line in lines)
+    replace_file(files.packed_path(path), files.compress(content))
+    path.unlink(missing_ok=True)  # of an earlier version; readers would not know which one counts

@@ -1,0 +1,1 @@
+"""`caw evaluate report`: what a run found, as tables and figures."""
