@@ -29,17 +29,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.benchmark import memory
-from caw.benchmark.machine import about
-from caw.benchmark.models import SHAPES, load_subject, random_model
-from caw.benchmark.timing import Summary, clock_for
+from caw.cost import peak_memory
+from caw.cost.machine import about
+from caw.cost.subjects import SHAPES, load_subject, random_model
+from caw.cost.timing import Summary, clock_for
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.prefill import prefill
-from caw.figure_files import save_figure
+from caw.io.figures import save_figure
 from caw.record import Record
 
 START = 128  # tokens of prefix where it is not what varies
@@ -249,7 +249,7 @@ def memory_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for batch, prompt in ((1, min(2048, arguments.longest)), (min(8, arguments.widest), 128)):
         peaks: dict[str, list[int]] = {mode: [] for mode in MEMORY_MODES}
         for _, mode in itertools.product(range(arguments.rounds), MEMORY_MODES):
-            found = memory.in_fresh_process(
+            found = peak_memory.in_fresh_process(
                 {"name": arguments.model, "shapes": arguments.shapes, "dtype": arguments.dtype,
                  "device": arguments.device, "evaluator": None, "threads": arguments.threads, "theta": 0.8,
                  "beta": 1.0, "mode": mode, "slots": None, "batch": batch, "prompt": prompt, "tokens": 24}

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from caw.benchmark.machine import about
-from caw.benchmark.models import SHAPES, load_subject, make_prompts
-from caw.benchmark.modes import Job, call_of
-from caw.benchmark.stages import STAGES, breakdown
-from caw.benchmark.timing import clock_for
+from caw.cost.machine import about
+from caw.cost.modes import Job, call_of
+from caw.cost.stages import STAGES, breakdown
+from caw.cost.subjects import SHAPES, load_subject, make_prompts
+from caw.cost.timing import clock_for
 
 MODES = ("plain", "kgw", "kgw+caw", "exp+caw")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench_stages import table as stages_table
 
-from caw.benchmark.cases import Variant
+from caw.cost.cases import Variant
 
 FOLDER = Path(__file__).resolve().parent
 NONE = "Not measured yet."

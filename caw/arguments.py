@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caw import ops
-from caw.decoding.facts import ModelFacts
 from caw.decoding.forward import flash_decoding
 from caw.decoding.prompt_cache import PromptCache
 from caw.evaluator.network import check_model
 from caw.evaluator.token_classes import check_tokenizer
+from caw.io.show import shown
+from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
-from caw.show import shown
 from caw.watermarks import Watermark
 
 

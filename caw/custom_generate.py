@@ -14,10 +14,10 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from caw.arguments import check_policy, check_watermark, ended_on_error
 from caw.decoding.decoder import Decoder
-from caw.decoding.facts import ModelFacts
 from caw.decoding.plan import candidate_slots, make_plan
 from caw.decoding.prompts import fit_budget
 from caw.decoding.state import DecodeState
+from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import MAX_SLOTS, Branching, Settings
 from caw.watermarks import Watermark

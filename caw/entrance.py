@@ -14,15 +14,15 @@ import torch
 
 from caw.arguments import check_arguments, check_streamer, ended_on_error, kernels_of
 from caw.decoding.decoder import Decoder
-from caw.decoding.facts import ModelFacts
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, accept_prompts
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
+from caw.io.progress import GenerationProgress
+from caw.models.facts import ModelFacts
 from caw.output import GenerationOutput, GenerationResult
 from caw.policies import Policy
-from caw.progress import GenerationProgress
 from caw.settings import Branching, PrefillAttention, Settings
 from caw.watermarks import Watermark
 

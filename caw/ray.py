@@ -21,7 +21,7 @@ from typing import Any
 from caw.decoding.plan import marks_eos
 from caw.evaluation.bulk import generate_every
 from caw.evaluation.store import read_json, read_lines, write_json
-from caw.jsonl import JsonlWriter, line_id
+from caw.io.jsonl import JsonlWriter, line_id
 from caw.models import load_model
 from caw.policies import Policy
 from caw.requirements import require

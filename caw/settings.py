@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from caw.show import shown
+from caw.io.show import shown
 from caw.watermarks.base import require_bool, require_choice, require_int, require_number
 
 Branching = Literal["tree", "sequential", "batch"]

@@ -147,7 +147,7 @@ def test_generate_says_what_spoils_its_figures(monkeypatch: pytest.MonkeyPatch, 
     script = importlib.import_module("bench_generate")
 
     def measure(*arguments: Any) -> None:
-        for module in ("caw.benchmark.cases", "transformers.utils"):
+        for module in ("caw.cost.cases", "transformers.utils"):
             warnings.warn_explicit(f"of {module}", UserWarning, "file.py", 1, module)
 
     monkeypatch.setattr(script, "measure", measure)
@@ -155,7 +155,7 @@ def test_generate_says_what_spoils_its_figures(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(sys, "argv", ["bench_generate.py", "smoke", "--out", str(tmp_path)])
     with warnings.catch_warnings(record=True) as caught:
         assert script.main() == 0
-    assert [str(w.message) for w in caught] == ["of caw.benchmark.cases"]
+    assert [str(w.message) for w in caught] == ["of caw.cost.cases"]
 
 
 def test_slopes_and_floors_of_scaling(monkeypatch: pytest.MonkeyPatch) -> None:

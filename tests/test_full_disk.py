@@ -32,8 +32,8 @@ from caw.evaluation.metrics import judge
 from caw.evaluation.metrics.perplexity import Perplexity
 from caw.evaluation.store import Generation, Store
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.figure_files import save_figure
 from caw.fitting.positions import Positions
+from caw.io.figures import save_figure
 from caw.models import load_model
 
 pytestmark = pytest.mark.usefixtures("environment")

@@ -11,7 +11,7 @@ import pytest
 
 import caw
 
-PACKAGES = ("caw", "caw.evaluator", "caw.fitting.labelers", "caw.benchmark")
+PACKAGES = ("caw", "caw.cost", "caw.evaluator", "caw.fitting.labelers", "caw.models")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -26,7 +26,7 @@ for name in {blocked!r}:
 def refuse(*args, **kwargs):
     raise AssertionError("the network was used")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-import caw, caw.cli, caw.demo_page, caw.triton_kernels
+import caw, caw.cli, caw.demo.page, caw.triton_kernels
 print(json.dumps({{"caw": caw.__file__, "kernels": caw.triton_kernels.__file__,
                    "model": "transformers.models.llama.modeling_llama" in sys.modules}}))
 """

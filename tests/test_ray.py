@@ -21,7 +21,7 @@ from tiny import save_tiny
 
 import caw
 import caw.ray as scale
-from caw.jsonl import JsonlWriter
+from caw.io.jsonl import JsonlWriter
 from caw.models import load_model
 
 PROMPTS = [{"id": f"p{i}", "prompt": f"small text {i}, a"} for i in range(12)]

@@ -12,7 +12,7 @@ import torch
 import caw
 from caw.detection import Detector, TokenWeights
 from caw.detection.locate import locate
-from caw.models import resolve_device, resolve_dtype
+from caw.models.device import resolve_device, resolve_dtype
 from caw.policies import EntropyThreshold, FixedStrength, LogitDeltaThreshold
 from caw.settings import Settings
 

@@ -20,8 +20,8 @@ from caw.evaluation.config import Config, read_config
 from caw.evaluation.store import Generation, Store
 from caw.fitting.labels import EncodedText
 from caw.fitting.teacher import record_encoded
-from caw.models import end_token_ids
-from caw.token_texts import token_texts
+from caw.io.token_texts import token_texts
+from caw.models.ends import end_token_ids
 
 
 def texts_of(store: Store, name: str) -> dict[str, Generation]:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from caw.benchmark.shapes import SHAPES
-from caw.benchmark.sizes import SIZES
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.cost.shapes import SHAPES
+from caw.cost.sizes import SIZES
 from caw.defaults import THETA
-from caw.files import check_paths, write_text
+from caw.io.files import check_paths, write_text
+from caw.io.progress import Bar
 from caw.models import DEMO_MODEL
-from caw.progress import Bar
 from caw.requirements import require
 
 if TYPE_CHECKING:
-    from caw.benchmark.compare import Change
+    from caw.cost.compare import Change
 
 CASES, OUTPUT = "Cases", "Output"
 MODES_HELP = (
@@ -92,10 +92,10 @@ def benchmark(
     with user_errors():
         if plot_file is not None:
             require("matplotlib", "--plot")
-        from caw.benchmark import BenchmarkSettings, run
-        from caw.benchmark.compare import compare, read
-        from caw.benchmark.equality import DifferentTokensError
-        from caw.benchmark.plot import plot
+        from caw.cost import BenchmarkSettings, run
+        from caw.cost.compare import compare, read
+        from caw.cost.equality import DifferentTokensError
+        from caw.cost.plot import plot
 
         settings = BenchmarkSettings(
             model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
@@ -189,7 +189,7 @@ def show_case(batch: int, prompt: int, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from caw.benchmark.cases import Variant
+    from caw.cost.cases import Variant
 
     title = f"batch {batch}, prompt of {prompt} tokens"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -229,7 +229,7 @@ def _short(ratio: float) -> str:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """What the figures belong to, what was not counted, and where sides differ."""
-    from caw.benchmark.modes import PLAIN
+    from caw.cost.modes import PLAIN
 
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
     rounds = max((row["ratio"]["n"] for row in rows if "ratio" in row), default=0)

@@ -10,9 +10,9 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.defaults import DELTA, GAMMA, THETA
-from caw.files import check_paths, write_text
+from caw.io.files import check_paths, write_text
+from caw.io.progress import doing
 from caw.models import DEMO_MODEL, load_model
-from caw.progress import doing
 
 # chosen by trying a few: on this prompt the small model does not fall into repetition, plain or marked
 PROMPT = "What are the benefits of learning a second language?"
@@ -51,8 +51,9 @@ def demo(
     with user_errors():
         from rich.console import Console
 
-        from caw.demo import render, run_demo
-        from caw.demo_page import page
+        from caw.demo.outputs import run_demo
+        from caw.demo.page import page
+        from caw.demo.terminal import render
         from caw.policies import CapacityPolicy
         from caw.settings import Settings
         from caw.watermarks import KGW

@@ -15,11 +15,11 @@ from caw.cli import options as opt
 from caw.cli.detect_config import read_candidates
 from caw.cli.detect_output import Item, result_line, show, show_null_reports, show_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.files import check_paths
-from caw.inputs import name_of, open_input, read_text
-from caw.jsonl import Row, read_rows, text_field
+from caw.io.files import check_paths
+from caw.io.inputs import name_of, open_input, read_text
+from caw.io.jsonl import Row, read_rows, text_field
+from caw.io.progress import Bar
 from caw.models import DEMO_MODEL
-from caw.progress import Bar
 from caw.requirements import require
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task
         return task
     if name is None:
         raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
-    from caw.tokenizer import detection_tokenizer
+    from caw.models.tokenizer import detection_tokenizer
 
     loaded = detection_tokenizer(name, complain)
     return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
@@ -295,7 +295,7 @@ def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Res
 
 def _detect_chunk(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Result | str]]:
     """One call for all; one by one only if something among them is refused."""
-    from caw.detection.candidates import detect_any
+    from caw.detection.key_list import detect_any
 
     contents = [item.content for item in items]
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
-from caw.inputs import read_text
+from caw.io.inputs import read_text
 from caw.requirements import require
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from caw.jsonl import RowId
-from caw.show import format_p, is_p, visible
+from caw.io.jsonl import RowId
+from caw.io.show import format_p, is_p, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from caw.detection import DetectionResult
-    from caw.detection.candidates import CandidatesResult
+    from caw.detection.key_list import CandidatesResult
     from caw.detection.null_report import NullReport, Rate
     from caw.detection.power import PowerRow
     from caw.detection.regions import Region
@@ -32,7 +32,7 @@ class Item:
 
 def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
     """What --json prints of one text."""
-    from caw.detection.candidates import CandidatesResult
+    from caw.detection.key_list import CandidatesResult
 
     if isinstance(result, CandidatesResult):
         results = {name: result_line(item, r, scores) for name, r in result.results.items()}
@@ -62,7 +62,7 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from caw.detection.candidates import CandidatesResult
+    from caw.detection.key_list import CandidatesResult
 
     console = Console()
     if single:

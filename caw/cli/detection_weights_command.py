@@ -12,11 +12,11 @@ import typer
 from caw.cli.detect_config import read_candidates
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.defaults import THETA
-from caw.files import check_paths
-from caw.inputs import open_input
-from caw.jsonl import Row, read_rows
+from caw.io.files import check_paths
+from caw.io.inputs import open_input
+from caw.io.jsonl import Row, read_rows
+from caw.io.progress import doing, watched
 from caw.models import load_tokenizer
-from caw.progress import doing, watched
 from caw.requirements import require
 
 if TYPE_CHECKING:

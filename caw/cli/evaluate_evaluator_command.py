@@ -17,11 +17,11 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.evaluator.transforms import TRANSFORMS
-from caw.files import check_paths, write_text
 from caw.fitting.labels import TEMPLATE, digest
 from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
-from caw.inputs import read_text
-from caw.progress import Bar
+from caw.io.files import check_paths, write_text
+from caw.io.inputs import read_text
+from caw.io.progress import Bar
 from caw.requirements import require
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
+from caw.io.progress import doing
 from caw.models import load_model
-from caw.progress import doing
 from caw.requirements import require
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from caw.cli.errors import complain, user_errors
-from caw.files import check_paths
+from caw.io.files import check_paths
 from caw.requirements import require
 
 

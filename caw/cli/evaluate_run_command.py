@@ -10,7 +10,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import INTERRUPTED, complain, user_errors
-from caw.files import check_paths
+from caw.io.files import check_paths
 from caw.requirements import require
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.cli.policy_choice import choose_policy, what_marks
-from caw.files import check_paths
-from caw.inputs import name_of, open_input, read_text
-from caw.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
+from caw.io.files import check_paths
+from caw.io.inputs import name_of, open_input, read_text
+from caw.io.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
+from caw.io.progress import GenerationProgress, doing
 from caw.models import DEMO_MODEL, load_model
-from caw.progress import GenerationProgress, doing
 
 if TYPE_CHECKING:
     from caw.entrance import GenerationResult
@@ -243,8 +243,8 @@ def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
 
     source: the file they are from, None = a single prompt.
     """
-    from caw.decoding.facts import ModelFacts
     from caw.decoding.prompts import encode_prompts, fit_budget
+    from caw.models.facts import ModelFacts
 
     if plan.chat and not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")

@@ -16,13 +16,14 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
-from caw.files import check_paths, write_text
 from caw.fitting.labelers.lexical import KINDS
 from caw.fitting.labels import LabelledText, read_labels
-from caw.inputs import read_bounded
-from caw.jsonl import JsonlWriter
-from caw.models import check_source, load_model, load_tokenizer
-from caw.progress import Bar
+from caw.io.files import check_paths, write_text
+from caw.io.inputs import read_bounded
+from caw.io.jsonl import JsonlWriter
+from caw.io.progress import Bar
+from caw.models import load_model, load_tokenizer
+from caw.models.sources import check_source
 from caw.requirements import require
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 import caw
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
-from caw.models import DTYPES, resolve_device
+from caw.models.device import DTYPES, resolve_device
 
 if TYPE_CHECKING:
     from caw.policies import Policy

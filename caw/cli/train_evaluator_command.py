@@ -13,10 +13,10 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.evaluator.transforms import TRANSFORMS
-from caw.files import check_paths
 from caw.fitting.labels import TEMPLATE
 from caw.fitting.settings import TrainSettings
-from caw.inputs import read_text
+from caw.io.files import check_paths
+from caw.io.inputs import read_text
 from caw.requirements import require
 
 FEATURES, TRAINING = "Features", "Training"

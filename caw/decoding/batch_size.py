@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import warnings
 
-from caw.decoding.facts import ModelFacts
 from caw.decoding.free_memory import memory_budget, readable
 from caw.decoding.memory_needs import Needs
-from caw.decoding.tensor_parallel import smallest
+from caw.models.facts import ModelFacts
+from caw.models.tensor_parallel import smallest
 
 
 def rows_that_fit(

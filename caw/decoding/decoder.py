@@ -12,7 +12,6 @@ import torch
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.eager_step import EagerStep, StepByStep
-from caw.decoding.eval_mode import EvalMode
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.small_linears import SmallLinears
@@ -27,6 +26,7 @@ from caw.decoding.sharing import shared_beginning
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
 from caw.forking import survive_forks
+from caw.models.eval_mode import EvalMode
 
 # called with (index of the prompt, its tokens so far) after each token; True ends the sequence
 StopCheck = Callable[[int, list[int]], bool]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from caw.decoding.facts import ModelFacts
 from caw.decoding.forward.prefill_attention import EAGER_BLOCK
 from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS
+from caw.models.facts import ModelFacts
 from caw.record import RECORD_SIZE
 
 FLOAT, INT = 4, 8

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from caw import ops
 from caw.decoding.batch_size import alone, rows_that_fit
-from caw.decoding.facts import ModelFacts
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.sampling import Warper, Warping, make_warper
+from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, Policy
 from caw.settings import MAX_SLOTS, Settings
 from caw.watermarks import Watermark

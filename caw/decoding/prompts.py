@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from caw.decoding.facts import ModelFacts
-from caw.show import shown
-from caw.token_texts import require_tokenizer
-from caw.unicode import is_unicode
+from caw.io.show import shown
+from caw.io.token_texts import require_tokenizer
+from caw.io.unicode import is_unicode
+from caw.models.facts import ModelFacts
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 

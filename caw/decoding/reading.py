@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from caw.decoding.branchable import refusal
 from caw.decoding.forward.attention import Layout
 from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.models.branchable import refusal
 
 MAX_ROWS = 8  # rows per forward; each keeps up to (history + 1) * rows rows of logits
 MAX_TOKENS = 8192  # padded tokens per forward; bounds the activations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from caw.show import shown
-from caw.unicode import is_unicode
+from caw.io.show import shown
+from caw.io.unicode import is_unicode
 
 
 class StopStrings:

@@ -17,7 +17,7 @@ from scipy import special
 
 from caw.detection.detector import Detector
 from caw.detection.weights import MOST, TokenWeights, levels_of
-from caw.token_texts import token_texts
+from caw.io.token_texts import token_texts
 from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 

@@ -16,8 +16,8 @@ import numpy as np
 from caw.detection.detector import DetectionResult, Detector
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
-from caw.files import write_text
-from caw.show import format_p, is_p, visible
+from caw.io.files import write_text
+from caw.io.show import format_p, is_p, visible
 from caw.watermarks import SynthID
 from caw.watermarks.green_list import GreenList
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from caw.unicode import is_unicode
+from caw.io.unicode import is_unicode
 
 ID_LIMIT = 1 << 31
 SHAPES = "a str, one flat sequence of token ids, or a list of either"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caw.show import is_p
+from caw.io.show import is_p
 
 # share of a text that repeats what stood in it from which on that is worth saying: the z-score is then half of what as
 # many new tokens would give. Of 1,000 GSM8K solutions, alone (123 tokens), five (615) and twenty (2,459) together, the

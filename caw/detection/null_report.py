@@ -21,7 +21,7 @@ from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
-from caw.figure_files import save_figure
+from caw.io.figures import save_figure
 from caw.requirements import require
 from caw.watermarks import SynthID, Watermark
 from caw.watermarks.green_list import GreenList

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 
 from caw.detection.statistics import Tails
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
-from caw.files import write_whole
+from caw.io.files import write_whole
 from caw.watermarks import Watermark
 from caw.watermarks.base import require_int
 from caw.watermarks.green_list import GreenList

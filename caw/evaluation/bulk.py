@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from caw.decoding.facts import ModelFacts
 from caw.decoding.prompts import encode_prompts, fit_budget
 from caw.entrance import GenerationResult, iter_generate
+from caw.models.facts import ModelFacts
 
 
 def generate_every(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from caw.evaluation.config import CellPlan, Config
-from caw.models import check_source
+from caw.models.sources import check_source
 from caw.requirements import require
 
 

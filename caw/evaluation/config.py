@@ -19,10 +19,10 @@ from caw.evaluation.generation_spec import GenerationSpec
 from caw.evaluation.old_names import kind_now, names_now
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.evaluator import default_beta
-from caw.inputs import read_text
+from caw.io.inputs import read_text
+from caw.io.unicode import is_unicode
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
 from caw.requirements import require
-from caw.unicode import is_unicode
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 from caw.watermarks.base import require_int, require_number
 

@@ -27,7 +27,7 @@ from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.judge import PERPLEXITY_FILE
 from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.store import SCORES_FILE, Score, Store, parse, read_json, read_lines, replace_file, write_json
-from caw.jsonl import encode
+from caw.io.jsonl import encode
 
 CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
 AS_THEY_ARE = ("attacks.json", "config.yaml")

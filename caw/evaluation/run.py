@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from caw.decoding.facts import vocabulary_size
 from caw.decoding.prompt_cache import PromptCache
 from caw.entrance import GenerationResult
 from caw.evaluation import provenance
@@ -29,9 +28,10 @@ from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.results import Results
 from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
+from caw.io.progress import Bar
 from caw.models import load_model
+from caw.models.facts import vocabulary_size
 from caw.policies import CapacityPolicy, Policy
-from caw.progress import Bar
 from caw.watermarks import Watermark
 
 RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds of bootstrap

@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 
 from caw.evaluation import files
 from caw.evaluation.old_names import policy_of_cell
-from caw.files import locked, write_whole
-from caw.inputs import lines_of, read_bounded, too_long
-from caw.jsonl import JsonlWriter, encode, line_id
+from caw.io.files import locked, write_whole
+from caw.io.inputs import lines_of, read_bounded, too_long
+from caw.io.jsonl import JsonlWriter, encode, line_id
 
 MADE_BY = "caw evaluate run"
 SCORES_FILE = "scores.jsonl"

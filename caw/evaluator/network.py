@@ -17,7 +17,7 @@ from torch.nn.functional import dropout
 from caw.defaults import BETA, BETA_BY_MODEL
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.token_classes import CLASSES, class_table
-from caw.files import write_whole
+from caw.io.files import write_whole
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from caw.token_texts import token_texts, tokenizer_end_ids
+from caw.io.token_texts import token_texts, tokenizer_end_ids
 
 CLASSES = (
     "space",  # nothing but white space, or nothing at all; special tokens are what their text is

@@ -20,11 +20,11 @@ from scipy import stats
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.network import Evaluator
 from caw.evaluator.token_classes import CLASSES
-from caw.figure_files import save_figure
 from caw.fitting.metrics import auroc, best_threshold, document_interval, figures, require_both_classes
 from caw.fitting.positions import Positions
 from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
 from caw.fitting.train import fit, predict
+from caw.io.figures import save_figure
 from caw.requirements import require
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")

@@ -17,7 +17,7 @@ import torch
 
 from caw.entrance import generate
 from caw.fitting.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS, token_log_probs
-from caw.models import end_token_ids
+from caw.models.ends import end_token_ids
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 

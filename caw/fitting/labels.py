@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caw.inputs import lines_of, open_input, too_long
+from caw.io.inputs import lines_of, open_input, too_long
 
 NOTE = re.compile(r"<<.*?>>")
 FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *([^\s#].*?)\s*$")

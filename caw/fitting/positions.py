@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from caw.evaluator.features import FeatureSpec
-from caw.files import naming, write_text
+from caw.io.files import naming, write_text
 from caw.record import RECORD_SIZE, Record
 
 VERSION = 1

@@ -21,10 +21,10 @@ from caw.decoding.sharing import common_length
 from caw.evaluator.features import MAX_PREVIOUS
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 from caw.fitting.positions import Positions
+from caw.io.progress import Bar
+from caw.models.rope import rope_limit
 from caw.policies.entropy import entropy
-from caw.progress import Bar
 from caw.record import Record
-from caw.rope import rope_limit
 
 BATCH_TOKENS = 1024
 MIN_SHARED = 32  # tokens; less costs more to copy than to read

@@ -22,7 +22,7 @@ from caw.evaluator.network import Evaluator
 from caw.fitting.metrics import auroc, compare, document_interval, reliability, require_both_classes
 from caw.fitting.positions import Positions
 from caw.fitting.settings import TrainSettings
-from caw.progress import Bar
+from caw.io.progress import Bar
 
 CHUNK = 8192
 SCALE_FLOOR = 1e-6  # inputs that never change (padding) must not be divided by 0

@@ -22,10 +22,10 @@ from caw.detection import Detector
 from caw.detection.power import expected_power
 from caw.entrance import generate
 from caw.evaluator import Evaluator
-from caw.figure_files import save_figure
 from caw.fitting.labels import EncodedText
 from caw.fitting.teacher import record_encoded
 from caw.fitting.train import predict
+from caw.io.figures import save_figure
 from caw.policies import CapacityPolicy
 from caw.policies.capacity import CAPACITY_FLOOR
 from caw.requirements import require

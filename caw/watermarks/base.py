@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 
 from caw import ops
+from caw.io.show import shown
 from caw.record import RECORD_SIZE, Record
-from caw.show import shown
 from caw.triton_kernels.ladder_ref import Ladder, Rule
 from caw.watermarks import keys
 

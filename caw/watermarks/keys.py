@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from caw.unicode import is_unicode
+from caw.io.unicode import is_unicode
 
 
 def derive_key(key: int, domain: bytes) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from caw.benchmark import BenchmarkSettings, cases
-from caw.benchmark.sizes import SIZES
 from caw.cli import app
 from caw.cli.benchmark_command import _sized, show_case
+from caw.cost import BenchmarkSettings, cases
+from caw.cost.sizes import SIZES
 
 TINY = ("benchmark", "--shapes", "tiny", "--dtype", "float32", "--device", "cpu", "--threads", "1", "--tokens", "4",
         "--rounds", "2", "--prompt", "9", "--no-memory")  # fmt: skip

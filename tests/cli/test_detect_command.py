@@ -241,7 +241,7 @@ def test_a_file_without_lines_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from caw.cli import detect_command
-    from caw.progress import Bar
+    from caw.io.progress import Bar
 
     bars: list[tuple[int | None, int]] = []
 

@@ -85,8 +85,8 @@ def test_devices_are_refused(device: str, model: str, source: Path, tmp_path: Pa
 
 
 def test_texts_have_an_end(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caw.inputs.LONGEST", 1000)
-    monkeypatch.setattr("caw.inputs.read_bounded.__defaults__", (1000,))
+    monkeypatch.setattr("caw.io.inputs.LONGEST", 1000)
+    monkeypatch.setattr("caw.io.inputs.read_bounded.__defaults__", (1000,))
     long = "sky " * 300
     (tmp_path / "long.txt").write_text(long)
     assert_refused(run("detect", "--tokenizer", model, str(tmp_path / "long.txt")), "has more")
@@ -140,7 +140,7 @@ def test_resume_of_a_file_with_an_id_twice(model: str, tmp_path: Path) -> None:
 @posix
 def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
     """Both did all prompts: 24 lines for 12 ids, exit codes 0 and 0."""
-    from caw.jsonl import JsonlWriter
+    from caw.io.jsonl import JsonlWriter
 
     prompts, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
     with JsonlWriter(out):
@@ -152,7 +152,7 @@ def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
 
 @posix
 def test_two_processes_on_one_label_file(tmp_path: Path) -> None:
-    from caw.jsonl import JsonlWriter
+    from caw.io.jsonl import JsonlWriter
 
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "train.jsonl").write_text(json.dumps({"question": "?", "answer": "It is 4\n#### 4"}) + "\n")

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 import caw
 from caw.decoding import batch_size, plan
-from caw.decoding.facts import ModelFacts
+from caw.models.facts import ModelFacts
 from caw.settings import Settings
 
 PROMPTS = [prompt(5, 1), prompt(3, 2), prompt(9, 3), prompt(4, 4)]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from caw.decoding.decoder import Decoder
-from caw.decoding.facts import ModelFacts
 from caw.decoding.plan import make_plan
 from caw.decoding.trace import SequenceTrace
+from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
 from caw.settings import Settings
 

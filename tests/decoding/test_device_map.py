@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 import caw
 from caw.decoding.eager_step import StepByStep
-from caw.decoding.facts import main_device
 from caw.decoding.forward.spread_cache import SpreadCache
+from caw.models.facts import main_device
 
 
 @pytest.fixture

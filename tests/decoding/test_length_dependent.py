@@ -12,9 +12,9 @@ from decoding.running import make_decoder, run
 
 import caw
 from caw.decoding import prefill
-from caw.decoding.facts import ModelFacts
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache
+from caw.models.facts import ModelFacts
 
 LIMIT, NEW = 60, 8
 BEGINNING = prompt(40, 3)  # long enough to be shared
@@ -55,7 +55,7 @@ def test_the_change_shows(phi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would find: the long texts read as if nothing changed."""
     expected = [stock(phi, ids) for ids in [*CROSSING, *LONG]]
     with monkeypatch.context() as patched:
-        patched.setattr("caw.decoding.facts.rope_limit", lambda model: None)
+        patched.setattr("caw.models.facts.rope_limit", lambda model: None)
         assert run(phi, LONG, max_new_tokens=NEW).tokens != expected[len(CROSSING) :]
     monkeypatch.setattr("caw.decoding.decoder.read_again", lambda *arguments: None)
     assert [run(phi, [ids], max_new_tokens=NEW).tokens[0] for ids in CROSSING] != expected[: len(CROSSING)]

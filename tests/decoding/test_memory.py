@@ -18,11 +18,11 @@ import caw
 from caw.decoding import free_memory as free_module
 from caw.decoding.batch_size import fitting_batch
 from caw.decoding.decoder import Decoder
-from caw.decoding.facts import ModelFacts, vocabulary_size
 from caw.decoding.free_memory import free_memory, memory_budget
 from caw.decoding.memory_needs import Needs, decoding_needs
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
+from caw.models.facts import ModelFacts, vocabulary_size
 
 CPU = torch.device("cpu")
 

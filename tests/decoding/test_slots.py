@@ -14,8 +14,8 @@ from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
-from caw.decoding.facts import single_device, vocabulary_size
 from caw.decoding.plan import candidate_slots
+from caw.models.facts import single_device, vocabulary_size
 from caw.settings import Settings
 
 SAMPLING = {

@@ -11,11 +11,11 @@ from decoding.architectures import build, prompt
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from caw.decoding.branchable import branchable_config
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prefill import prefill
+from caw.models.branchable import branchable_config
 from caw.testing import assert_close
 
 RECURRENT, INTERFACE = "its recurrent state", "does not go through transformers' attention interface"

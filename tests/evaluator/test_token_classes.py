@@ -14,9 +14,9 @@ import caw
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.features import MASS_FLOOR
 from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_mass, class_table, classify
+from caw.io.token_texts import token_texts, tokenizer_end_ids
 from caw.record import Record
 from caw.testing import assert_close
-from caw.token_texts import token_texts, tokenizer_end_ids
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from caw.fitting.pipeline import (
 )
 from caw.fitting.positions import Positions
 from caw.fitting.train import TrainSettings
+from caw.io.token_texts import token_texts
 from caw.models import load_tokenizer
-from caw.token_texts import token_texts
 
 QUICK = TrainSettings(hidden=8, max_epochs=2)
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from caw.decoding.branchable import refusal
 from caw.decoding.forward.prefill_attention import causal_attention
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.spread_cache import SpreadCache
+from caw.models.branchable import refusal
 
 NAME = "caw"
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.nn.attention.bias import causal_lower_right
 
+from caw.io.show import shown
 from caw.settings import PREFILL_ATTENTIONS, PrefillAttention
-from caw.show import shown
 
 EAGER_BLOCK = 256  # query rows per block where scores are materialised; bounds memory at 256 * S per head
 FLASH_DTYPES = (torch.float16, torch.bfloat16)

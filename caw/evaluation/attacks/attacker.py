@@ -22,8 +22,8 @@ from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.detectability import score_texts
 from caw.evaluation.metrics.scoring import HUMAN, MODEL, Scorer
 from caw.evaluation.store import Score, Store, read_json, read_lines, text_digest, write_json
-from caw.jsonl import JsonlWriter
-from caw.progress import Bar
+from caw.io.jsonl import JsonlWriter
+from caw.io.progress import Bar
 
 Text = tuple[str, str]  # id, text
 FLUSH_SECONDS = 30.0

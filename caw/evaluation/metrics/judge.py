@@ -12,8 +12,8 @@ from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.perplexity import perplexities
 from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.store import text_digest
-from caw.jsonl import JsonlWriter
-from caw.progress import Bar
+from caw.io.jsonl import JsonlWriter
+from caw.io.progress import Bar
 
 PERPLEXITY_FILE = "perplexity.jsonl"
 CHUNK = 32  # texts between two writes

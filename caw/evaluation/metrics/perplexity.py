@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from caw.decoding.facts import position_limit
+from caw.models.facts import position_limit
 
 BATCH_TOKENS = 1024
 ROWS = 64  # logit rows turned to float32 at once

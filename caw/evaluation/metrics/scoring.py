@@ -18,8 +18,8 @@ from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.metrics.detectability import score_texts
 from caw.evaluation.store import Generation, Score, Store, text_digest
 from caw.evaluation.tasks import Question
+from caw.io.progress import watched
 from caw.models import load_tokenizer
-from caw.progress import watched
 from caw.watermarks import Watermark
 
 MODEL, HUMAN = "model", "human"

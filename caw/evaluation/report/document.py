@@ -11,8 +11,8 @@ from typing import Any
 from caw.evaluation.report import plots, tables
 from caw.evaluation.report.data import ReportData, robustness
 from caw.evaluation.report.tables import Table
-from caw.figure_files import save_figure
-from caw.files import write_text
+from caw.io.figures import save_figure
+from caw.io.files import write_text
 from caw.requirements import require
 
 STYLE = """

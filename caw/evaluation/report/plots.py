@@ -16,7 +16,7 @@ import numpy as np
 from caw.evaluation.metrics.perplexity import box
 from caw.evaluation.report.data import NONE, ReportData, Robust, Setting
 from caw.evaluation.report.tables import comparisons, p_value
-from caw.figure_files import svg_text
+from caw.io.figures import svg_text
 from caw.requirements import require
 
 COLOURS = {NONE: "#7a7f87", "fixed": "#d55e00", "entropy": "#009e73", "logit-delta": "#cc79a7", "capacity": "#0072b2"}

@@ -12,7 +12,7 @@ import numpy as np
 
 from caw.evaluation.metrics.perplexity import Comparison, box, compare_accuracy, compare_perplexity
 from caw.evaluation.report.data import NONE, ReportData, Robust, Setting
-from caw.show import format_p
+from caw.io.show import format_p
 
 DASH = "–"
 DETECTION = ("auroc", "f1", "tpr_at_fpr_1e2", "tpr_at_fpr_1e3")

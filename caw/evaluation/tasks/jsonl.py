@@ -7,8 +7,8 @@ from typing import Any
 
 from caw.evaluation.tasks.base import Graded, Question, Task
 from caw.evaluation.tasks.grading import GRADES
-from caw.inputs import open_input
-from caw.jsonl import BadLine, read_rows, text_field
+from caw.io.inputs import open_input
+from caw.io.jsonl import BadLine, read_rows, text_field
 
 
 @dataclass(frozen=True)

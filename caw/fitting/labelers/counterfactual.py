@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from caw.decoding.facts import position_limit
 from caw.fitting.labelers.base import LabelError, Spans, join_spans
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
+from caw.models.facts import position_limit
 
 BATCH_TOKENS = 512
 ANSWER_MARK = "####"

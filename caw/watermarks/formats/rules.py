@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from caw.show import shown
+from caw.io.show import shown
 from caw.watermarks.base import MISSING, TokenScores
 from caw.watermarks.formats import sbw, seeding
 from caw.watermarks.formats.lists import PermutationLists

@@ -1,0 +1,175 @@
+"""Ways to generate, by name: this library's own as WATERMARK[+POLICY[/BRANCHING]], and those of others.
+
+plain                        this library's own unwatermarked decode, which all others are compared to
+kgw, unigram, exp            the watermark at full strength
+kgw+entropy                  only where the entropy is above a threshold
+kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
+transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
+transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
+markllm-kgw                  transformers.generate with MarkLLM's KGW; as-markllm-kgw: ours in its format
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, WatermarkingConfig
+
+from caw.cost.subjects import Subject
+from caw.cost.timing import Call, Made, PreparationWatch
+from caw.defaults import DELTA, GAMMA, TOP_K_EXP
+from caw.entrance import generate
+from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, Policy
+from caw.watermarks import EXP, KGW, Unigram, Watermark
+
+PLAIN = "plain"
+KEY, TOP_K = 15_485_863, TOP_K_EXP  # GAMMA and DELTA are of every green list here, so that pairs give equal tokens
+NATS = 1.0
+WATERMARKS: dict[str, Callable[[], Watermark]] = {
+    "kgw": partial(KGW, key=KEY, gamma=GAMMA, delta=DELTA),
+    "unigram": partial(Unigram, key=KEY, gamma=GAMMA, delta=DELTA),
+    "exp": partial(EXP, key=KEY, top_k=TOP_K),
+}
+POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
+FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
+OTHERS = ("transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
+OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
+ALL = (*OWN, *OTHERS)
+# one screen: the paper's figure, its baselines, and what others offer
+DEFAULT = (
+    PLAIN, "kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram", "unigram+caw",
+    "exp", "exp+entropy", "exp+caw", "exp+caw/sequential", "exp+caw/batch",
+    "transformers", "transformers-kgw", "as-transformers-kgw",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case: the subject, its prompts, and the settings of the policies.
+
+    slots: candidates of one forward, None = the default of each watermark.
+    """
+
+    subject: Subject
+    prompts: list[list[int]]
+    theta: float
+    beta: float | None
+    slots: int | None = None
+
+
+def check_modes(names: Sequence[str]) -> tuple[str, ...]:
+    """The modes in the order given, "plain" first and each once; "default" and "all" stand for theirs.
+
+    Raises ValueError for unknown names, ImportError for a mode whose package is missing.
+    """
+    groups = {"default": with_installed(DEFAULT), "all": with_installed(ALL)}
+    wanted = [name for given in names for name in groups.get(given, (given,))]
+    for name in wanted:
+        if name not in ALL:
+            raise ValueError(f"modes must be among default, all, {', '.join(ALL)}, got {name!r}; choose some of these")
+        if name == "markllm-kgw" and not has_markllm():
+            raise ImportError(f"mode {name} needs MarkLLM, found none; run `pip install --no-deps markllm`")
+    return tuple(dict.fromkeys([PLAIN, *wanted]))
+
+
+def with_installed(names: Sequence[str]) -> tuple[str, ...]:
+    """The modes whose packages are there; MarkLLM's pair joins where it is."""
+    kept = [name for name in names if "markllm" not in name]
+    return (*kept, "markllm-kgw", "as-markllm-kgw") if has_markllm() else tuple(kept)
+
+
+def has_markllm() -> bool:
+    return importlib.util.find_spec("markllm") is not None
+
+
+def call_of(mode: str, job: Job) -> Call:
+    """The call that generates in this mode."""
+    if mode in OTHERS:
+        return theirs(job, mode)
+    watermark, policy, branching = parts_of(mode, job)
+    return ours(job, watermark, policy, branching)
+
+
+def parts_of(mode: str, job: Job) -> tuple[Watermark | None, Policy | None, str]:
+    """(watermark, policy, branching) of one of this library's own modes."""
+    if mode in FOREIGN:
+        return KGW(key=KEY, gamma=GAMMA, delta=DELTA, format=FOREIGN[mode]), None, "tree"
+    name, _, rest = mode.partition("+")
+    policy_name, _, branching = rest.partition("/")
+    watermark = None if name == PLAIN else WATERMARKS[name]()
+    policies: dict[str, Callable[[], Policy]] = {
+        "": FixedStrength,
+        "entropy": lambda: EntropyThreshold(NATS),
+        "caw": lambda: CapacityPolicy(job.subject.evaluator, theta=job.theta, beta=job.beta),  # type: ignore[arg-type]
+    }
+    return watermark, policies[policy_name](), branching or "tree"
+
+
+def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching: str) -> Call:
+    """`caw.generate`, of exactly as many tokens as asked for."""
+    looks_ahead = policy is not None and policy.looks_ahead
+    fixed: dict[str, Any] = {
+        "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(job.prompts),
+        "slots": job.slots if looks_ahead else None, "return_trace": False, "progress": False,
+    }  # fmt: skip
+
+    def call(tokens: int) -> Made:
+        watch = PreparationWatch()
+        out = generate(
+            job.subject.model, job.subject.tokenizer, job.prompts, max_new_tokens=tokens, min_new_tokens=tokens,
+            report=watch, **fixed,
+        )  # fmt: skip
+        return Made(out.sequences, watch.seconds)
+
+    return call
+
+
+def theirs(job: Job, mode: str) -> Call:
+    """`transformers.generate`: the same model, greedy, with its own attention and cache."""
+    model, tokenizer = job.subject.model, job.subject.tokenizer
+    rows = torch.tensor(job.prompts, device=model.device)
+    options: dict[str, Any] = {
+        "attention_mask": torch.ones_like(rows), "do_sample": False, "pad_token_id": tokenizer.eos_token_id,
+    }  # fmt: skip
+    if mode == "transformers-static":
+        options["cache_implementation"] = "static"
+    if mode == "transformers-kgw":
+        options["watermarking_config"] = WatermarkingConfig(
+            greenlist_ratio=GAMMA, bias=DELTA, hashing_key=KEY, seeding_scheme="lefthash", context_width=1
+        )
+
+    def call(tokens: int) -> Made:
+        more = {"logits_processor": markllm_processor(model)} if mode == "markllm-kgw" else {}
+        out = model.generate(rows, max_new_tokens=tokens, min_new_tokens=tokens, **options, **more)
+        return Made(out[:, rows.shape[1] :].tolist())
+
+    return call
+
+
+def markllm_processor(model: Any) -> LogitsProcessorList:
+    """MarkLLM's own KGW, as its configuration file sets it up; made anew for each run, as its generator goes on."""
+    module = importlib.import_module("markllm.watermark.kgw.kgw")
+    config = SimpleNamespace(
+        gamma=GAMMA, delta=DELTA, hash_key=KEY, z_threshold=4.0, prefix_length=1, f_scheme="time",
+        window_scheme="left", device=str(model.device),
+        vocab_size=model.config.get_text_config(decoder=True).vocab_size,
+    )  # fmt: skip
+    return LogitsProcessorList([module.KGWLogitsProcessor(config, module.KGWUtils(config))])
+
+
+def same_tokens(names: Sequence[str]) -> list[list[str]]:
+    """Groups of names that must give the same tokens, whatever the branching and the candidate slots.
+
+    The others of a group are held against its first.
+    """
+    groups = [[PLAIN, "transformers", "transformers-static"]]
+    groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
+    groups += [[name for name in names if name.startswith(f"{w}+caw")] for w in WATERMARKS]
+    return [kept for group in groups if len(kept := [name for name in group if name in names]) > 1]

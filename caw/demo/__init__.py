@@ -1,0 +1,1 @@
+"""The demo: three outputs of one prompt, on a terminal or as a page."""

@@ -1,0 +1,125 @@
+"""The demo: one prompt's plain, KGW and CAW outputs, what the watermark did at each token, and what a detector says.
+
+plain  the model alone         KGW  every token at full strength         CAW  strength looked up one token ahead
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caw.decoding.trace import SequenceTrace
+from caw.detection import DetectionResult, detect
+from caw.entrance import generate
+from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.watermarks.green_list import GreenList
+
+Kind = Literal["marked", "kept", "protected", "green", "plain"]
+WARM_UP_TOKENS = 4  # the first forwards allocate; they would count against whichever text comes first
+
+
+@dataclass(frozen=True)
+class DemoToken:
+    """One token of a text: what it reads as, how it is coloured, and what a tooltip says about it."""
+
+    text: str
+    kind: Kind
+    note: str
+
+
+@dataclass(frozen=True)
+class DemoText:
+    """One output. changed, protected: number of tokens; single: share of tokens with one candidate, NaN if unmarked."""
+
+    title: str
+    subtitle: str
+    tokens: tuple[DemoToken, ...]
+    detection: DetectionResult
+    tokens_per_second: float
+    changed: int
+    protected: int
+    single: float
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Three outputs of one prompt."""
+
+    model: str
+    prompt: str
+    watermark: GreenList
+    policy: CapacityPolicy
+    texts: tuple[DemoText, ...]
+
+
+def run_demo(
+    model: Any,
+    tokenizer: Any,
+    prompt: str,
+    watermark: GreenList,
+    policy: CapacityPolicy,
+    *,
+    max_new_tokens: int = 180,
+    chat: bool = True,
+    fpr: float = 1e-3,
+) -> Demo:
+    """Generate the three texts, one after the other and alone, so that their speeds compare.
+
+    Greedy. Every p-value comes from the text alone, by `detect` with the same key; plain is tested like the others.
+    """
+    name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
+    generate(model, tokenizer, prompt, watermark=watermark, policy=policy, max_new_tokens=WARM_UP_TOKENS, chat=chat)
+    runs: list[tuple[str, str, GreenList | None, Policy | None]] = [
+        ("plain", "the model alone", None, None),
+        ("KGW", f"every token marked, delta {watermark.delta:g}", watermark, FixedStrength(1.0)),
+        ("CAW", f"delta {policy.beta * watermark.delta:g} or less, by importance", watermark, policy),
+    ]
+    texts = []
+    for title, subtitle, mark, how in runs:
+        out = generate(model, tokenizer, prompt, watermark=mark, policy=how, max_new_tokens=max_new_tokens, chat=chat)
+        assert out.trace is not None
+        tokens = _tokens(tokenizer, out.trace[0], watermark, how)
+        texts.append(
+            DemoText(
+                title, subtitle, tokens, detect(out.texts[0], tokenizer, watermark, fpr=fpr), out.tokens_per_second,
+                changed=sum(t.kind == "marked" for t in tokens),
+                protected=sum(t.kind in ("kept", "protected") for t in tokens),
+                single=out.trace[0].single_candidate_share if mark else math.nan,
+            )
+        )  # fmt: skip
+    return Demo(name, prompt, watermark, policy, tuple(texts))
+
+
+def _tokens(tokenizer: Any, trace: SequenceTrace, watermark: GreenList, policy: Policy | None) -> tuple[DemoToken, ...]:
+    import torch
+
+    theta = policy.theta if isinstance(policy, CapacityPolicy) else math.inf
+    green = watermark.score_tokens(torch.tensor(trace.tokens, dtype=torch.int64)).values.bool().tolist()
+    out = []
+    for text, step, is_green in zip(pieces(tokenizer, trace.tokens), trace, green, strict=True):
+        kind: Kind = "green" if is_green else "plain"
+        if step.choice > 0:
+            kind = "marked"
+        elif step.capacity > theta:
+            kind = "kept" if len(step.candidates) > 1 else "protected"
+        notes = [f"importance {step.capacity:.2f}"] if not math.isnan(step.capacity) else []
+        if step.choice > 0:
+            notes.append(f"the model alone: {tokenizer.decode([step.candidates[0]])!r}")
+        elif len(step.candidates) > 1:
+            notes.append(f"full strength: {tokenizer.decode([step.candidates[-1]])!r}")
+        out.append(DemoToken(text, kind, ", ".join(notes)))
+    return tuple(out)
+
+
+def pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds; "" for tokens that end inside a character, whose last token shows it."""
+    texts, shown = [], ""
+    for end in range(1, len(ids) + 1):
+        text = tokenizer.decode(ids[:end], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        unfinished = text.endswith("\ufffd") and end < len(ids)
+        new = "" if unfinished else text[len(shown) :]
+        texts.append(new)
+        shown += new
+    return texts

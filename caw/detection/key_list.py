@@ -1,0 +1,110 @@
+"""Several keys and formats at once: which of them, if any, marked a text?
+
+Each candidate is tested by itself; Holm's step-down procedure (Holm 1979) corrects for their number: the chance that an
+unmarked text is called marked by any of them stays below the false-positive rate, whatever they have in common.
+
+Where the detectors search for regions, a candidate's p-value is that of its whole family (the text and its windows).
+Its regions are those that pass an even share of the rate, so that the same holds for all regions of all candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caw.detection.detector import DetectionResult, Detector
+from caw.detection.ids import split_input, unreadable
+from caw.detection.statistics import holm
+from caw.io.show import is_p
+from caw.watermarks.base import require_number
+
+
+@dataclass(frozen=True)
+class CandidatesResult:
+    """What one text says about several candidates.
+
+    results: of each candidate, by its name; its p-value is not corrected for the other candidates, but is_watermarked
+        and the message follow the corrected one. p_values: corrected (Holm), by name.
+    matches: names whose corrected p-value is at most fpr, most significant first. message: one sentence for people.
+    error: why a text of a list could not be read at all, else empty; see `DetectionResult`.
+    """
+
+    results: dict[str, DetectionResult]
+    p_values: dict[str, float]
+    matches: tuple[str, ...]
+    fpr: float
+    message: str
+    error: str = ""
+
+    @property
+    def is_watermarked(self) -> bool:
+        return bool(self.matches)
+
+
+def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float = 1e-3) -> Any:
+    """Test texts for several candidates.
+
+    Args:
+        text_or_ids: as for `detect`. detectors: a name and a Detector of each candidate; their own fpr is not used.
+        fpr: share of unmarked texts in which any candidate may be found.
+
+    Returns:
+        One CandidatesResult for a single text, else a list, in order.
+
+    Raises ValueError for no candidates and an fpr outside (0, 1); TypeError and ValueError as `detect` does.
+    """
+    if not detectors:
+        raise ValueError("expected at least one candidate, got none; name the watermarks to look for")
+    require_number("fpr", fpr, 0, 1, closed=False)
+    items, single = split_input(text_or_ids)
+    if single and (complaint := unreadable(items[0], "text 0")):
+        raise ValueError(complaint)
+    found: dict[str, list[DetectionResult]] = {}
+    for name, detector in detectors.items():
+        results = replace(detector, fpr=fpr)(items)
+        assert isinstance(results, list)
+        found[name] = results
+    out = [_combine({name: results[i] for name, results in found.items()}, fpr) for i in range(len(items))]
+    return out[0] if single else out
+
+
+def _combine(results: dict[str, DetectionResult], fpr: float) -> CandidatesResult:
+    corrected = holm([r.p_value for r in results.values()])
+    p_values = dict(zip(results, corrected.tolist(), strict=True))
+    matches = tuple(sorted((n for n, p in p_values.items() if p <= fpr), key=lambda n: (p_values[n], n)))
+    if error := next((r.error for r in results.values() if r.error), ""):
+        return CandidatesResult(results, p_values, (), fpr, error, error)
+    tried = f"{len(results)} candidate{'s' * (len(results) > 1)} tried, corrected {is_p(min(p_values.values()))}"
+    if matches:
+        message = f"watermarked with {' and '.join(matches)} at a false-positive rate of {fpr:g} ({tried})"
+    else:
+        message = f"no watermark found at a false-positive rate of {fpr:g} ({tried})"
+    final = {
+        name: _matched(result, len(results)) if name in matches else _unmatched(result, p_values[name], len(results))
+        for name, result in results.items()
+    }
+    return CandidatesResult(final, p_values, matches, fpr, message)
+
+
+def _matched(result: DetectionResult, tried: int) -> DetectionResult:
+    """The result with the regions that pass an even share of the rate, or the most significant one."""
+    if not result.regions:
+        return result
+    best = min(region.p_value for region in result.regions)
+    passing = [r for r in result.regions if r.p_value * tried <= result.fpr or r.p_value == best]
+    return replace(result, regions=tuple(replace(r, p_value=min(1.0, r.p_value * tried)) for r in passing))
+
+
+def _unmatched(result: DetectionResult, corrected: float, tried: int) -> DetectionResult:
+    """The result of a candidate that may pass by itself, but not after correction."""
+    if not result.is_watermarked:
+        return result
+    message = (
+        f"no watermark found at a false-positive rate of {result.fpr:g} ({is_p(corrected)} with the correction for "
+        f"{tried} candidates; by itself it would pass, {is_p(result.p_value)})"
+    )
+    regions = None if result.regions is None else ()
+    return replace(
+        result, is_watermarked=False, message=message, payload=None, payload_confidence=None, regions=regions
+    )

@@ -1,0 +1,1 @@
+"""Files, lines and terminals: nothing here knows of models."""

@@ -1,0 +1,18 @@
+"""Models: loading one and its tokenizer, and everything that the library asks about it (`facts`)."""
+
+from caw.lazy import lazy_names
+
+TYPE_CHECKING = False  # typing's own name costs an import
+if TYPE_CHECKING:
+    from caw.models.load import load_model, load_tokenizer
+    from caw.models.sources import DEMO_MODEL
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            **dict.fromkeys(("load_model", "load_tokenizer"), "caw.models.load"),
+            "DEMO_MODEL": "caw.models.sources",
+        },
+    )
+
+__all__ = ["DEMO_MODEL", "load_model", "load_tokenizer"]

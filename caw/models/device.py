@@ -1,0 +1,52 @@
+"""Where a model is computed, and in which numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from caw.io.show import shown
+
+if TYPE_CHECKING:  # takes seconds to import
+    import torch
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """The device to load to: CUDA if there is one and nothing is asked for.
+
+    Raises ValueError for a device that torch does not know or this machine does not have.
+    """
+    import torch
+
+    try:
+        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0]
+        raise ValueError(
+            f"device must be one that torch can use here, got {shown(device)} ({reason}); use 'cpu'"
+        ) from error
+    return found
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """The torch dtype that "auto" or a name stands for on this device."""
+    import torch
+
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+        return dtype
+    if isinstance(dtype, str) and dtype == "auto":
+        return torch.bfloat16 if device.type != "cpu" or _fast_bfloat16() else torch.float32
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ValueError(f"dtype must be auto, {', '.join(DTYPES)} or a torch.dtype, got {shown(dtype)}; use 'auto'")
+    found = getattr(torch, dtype)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def _fast_bfloat16() -> bool:
+    import torch
+
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)

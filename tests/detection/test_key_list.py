@@ -1,0 +1,92 @@
+"""Several candidates at once: Holm's correction and who matched."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from caw.detection import Detector
+from caw.detection.key_list import detect_any, holm
+from caw.testing import assert_close
+from caw.watermarks import EXP, KGW, Unigram
+
+
+def step_down(p: list[float], level: float) -> set[int]:
+    """Holm's procedure as published: compare the k-th smallest with level / (m - k + 1) and stop at the first above."""
+    rejected: set[int] = set()
+    for k, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        if p[i] > level / (len(p) - k):
+            break
+        rejected.add(i)
+    return rejected
+
+
+def test_holm_is_the_step_down_procedure() -> None:
+    rng = np.random.default_rng(0)
+    for m in (1, 2, 3, 7):
+        for _ in range(50):
+            p = (rng.random(m) ** 4).tolist()
+            corrected = holm(p)
+            for level in (0.5, 0.1, 0.01):
+                assert set(np.flatnonzero(corrected <= level).tolist()) == step_down(p, level)
+    assert_close(holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06], "float64")
+
+
+def marked(watermark: KGW, count: int = 60) -> list[int]:
+    ids = [1]
+    while len(ids) < count:
+        context = torch.tensor([ids[-1:]])
+        ids.append(int(watermark.green_vocabulary(context, 500)[0].nonzero()[len(ids) % 100]))
+    return ids
+
+
+def test_the_right_candidate_is_named() -> None:
+    detectors = {
+        "ours": Detector(None, KGW(key=1)),
+        "old": Detector(None, KGW(key=2)),
+        "hf": Detector(None, KGW(key=3, format="transformers", vocab_size=500)),
+        "race": Detector(None, EXP(key=1)),
+        "list": Detector(None, Unigram(key=1)),
+    }
+    for name, key in (("ours", 1), ("old", 2)):
+        result = detect_any(marked(KGW(key=key)), detectors)
+        assert result.matches == (name,) and result.is_watermarked
+        assert_close(result.p_values[name], 5 * result.results[name].p_value, "float64")
+        assert result.message.startswith(f"watermarked with {name} at a false-positive rate of 0.001 (5 candidates")
+    both = detect_any([marked(KGW(key=1)), list(range(60))], detectors)
+    assert [r.matches for r in both] == [("ours",), ()]
+    assert both[1].message.startswith("no watermark found")
+    with pytest.raises(ValueError, match="at least one candidate"):
+        detect_any([1, 2], {})
+    for fpr in (0.0, 1.0, float("nan"), -1e-3):
+        with pytest.raises(ValueError, match="fpr must be"):
+            detect_any([1, 2], {"ours": Detector(None, KGW(key=1))}, fpr=fpr)
+
+
+def test_a_damaged_text_does_not_sink_the_list() -> None:
+    def characters(texts: list[str], **options: Any) -> dict[str, Any]:
+        return {"input_ids": [list(text.encode()) for text in texts]}
+
+    detectors = {"a": Detector(characters, KGW(key=1)), "b": Detector(characters, EXP(key=1))}
+    good, bad = detect_any(["text", "half \ud83d"], detectors)
+    assert good == detect_any("text", detectors) and not good.error
+    assert bad.error == bad.message and bad.error.startswith("text 1 must be valid Unicode") and not bad.is_watermarked
+    with pytest.raises(ValueError, match="text 0 must be valid Unicode"):
+        detect_any("half \ud83d", detectors)
+
+
+def test_family_wise_error_rate() -> None:
+    """Fresh keys: at most the promised share of unmarked texts is called marked by any of four candidates."""
+    rng = np.random.default_rng(1)
+    false_alarms = 0
+    for _ in range(300):
+        keys = rng.integers(0, 2**62, 4).tolist()
+        kinds = itertools.cycle([KGW, Unigram, EXP])
+        detectors = {str(k): Detector(None, kind(key=k)) for k, kind in zip(keys, kinds, strict=False)}
+        false_alarms += detect_any(rng.integers(0, 50, 80).tolist(), detectors, fpr=0.05).is_watermarked
+    assert stats.binomtest(false_alarms, 300, 0.05, "greater").pvalue > 1e-6
