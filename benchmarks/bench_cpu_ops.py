@@ -20,15 +20,13 @@ from typing import Any
 import torch
 import transformers
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
-from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
-from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
-from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from other_systems import DELTA, GAMMA, KEY, markllm, transformers_read, transformers_step
 
 from caw import ops
-from caw.decoding.sampling import gumbel_noise, gumbel_noise_ref
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.record import Record
 from caw.watermarks import EXP, KGW, Position, Unigram
@@ -110,7 +108,7 @@ def step_cases() -> dict[str, Variants]:
     probs = list(torch.randn(3, 1, 100).softmax(-1).sort(descending=True).values)
     carried = (torch.tensor([-1]), torch.zeros(1), torch.zeros(1))
     step = (probs, weights, *rungs[:3], *carried, 100, 1, 0.7, 1.5, 0, 4.0)
-    streams, positions = torch.tensor([[1, 2]]), torch.tensor([3])
+    context = torch.tensor([[1, 2, 3]])
     cases: dict[str, Variants] = {
         "evaluate_capacity 300-128-128-1": {
             "compiled": lambda: ops.evaluate_capacity(features, weights),
@@ -132,8 +130,8 @@ def step_cases() -> dict[str, Variants]:
             "reference": lambda: select_candidate_ref(*rungs),
         },
         "sampling_noise V=49152": {
-            "compiled": lambda: gumbel_noise(1, streams, positions, 49_152),
-            "reference": lambda: gumbel_noise_ref(1, streams, positions, 49_152),
+            "compiled": lambda: ops.sampling_noise(context, 1, 49_152),
+            "reference": lambda: sampling_noise_ref(context, 1, 49_152),
         },
     }
     scores = torch.randn(1, 49_152) * 3

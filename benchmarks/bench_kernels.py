@@ -202,7 +202,7 @@ def cases(device: str, smoke: bool) -> list[Case]:
             attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True),
             topk_case(2, 1000, device, torch.float32, True, ""),
             tail_case(1, device, True, layers=2, heads=2, dim=16),
-            *[small_case(made, device) for made in small_calls(device)],
+            *[small_case(made, device) for made in small_calls()],
         ]
     half = torch.float16
     attention = [

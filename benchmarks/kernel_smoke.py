@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from caw.triton_kernels.commit_step_ref import commit_step_ref
+from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.enumerate_candidates_ref import (
     GREEN,
     RACE_SCALE,
@@ -18,16 +18,14 @@ from caw.triton_kernels.enumerate_candidates_ref import (
     SELFHASH,
     enumerate_candidates_ref,
 )  # fmt: skip
-from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
+from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
-from caw.triton_kernels.select_candidate_ref import select_candidate_ref
-from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 from caw import ops
-from caw.decoding.sampling import GumbelNoise
 
 Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row
 SEED, SPLIT, KEY = 5, 200, 0x1234_5678_9ABC_DEF0
@@ -117,8 +115,8 @@ def evaluator() -> list[Made]:
     ]  # fmt: skip
 
 
-def draws(device: str) -> list[Made]:
-    """What needs the PRF alone; Gumbel draws where there is a kernel for them."""
+def draws() -> list[Made]:
+    """What needs the PRF alone."""
     scores, key = torch.randn(2, 2500), torch.tensor([KEY & 0xFFFFFFFF, KEY >> 32])
     values, ids, _, _ = topk_softmax_ref(scores, 100)
     context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
@@ -127,16 +125,12 @@ def draws(device: str) -> list[Made]:
          [scores, context, key, RARE, own, wanted], "exact") for own in (False, True)
     ]  # fmt: skip
     found.append(("race_values", ops.race_values, race_values_ref, [values, ids, values, context, key], "margin/race"))
-    if ops.has_kernel("sampling_noise", device):
-        streams, positions = torch.tensor([[1, 2], [3, 4]]), torch.tensor([3, 2**40])
-        noise = GumbelNoise.of(SEED, torch.device("cpu"), native=False)
-        arguments = [torch.cat([streams, positions[:, None]], dim=1), noise.key - (noise.key >> 63 << 64), 1100]
-        found.append(("sampling_noise", ops.sampling_noise, lambda *_: noise(streams, positions, 1100), arguments,
-                      "float32"))  # fmt: skip
+    context = torch.tensor([[1, 2, 3], [3, 4, 2**40]])
+    found.append(("sampling_noise", ops.sampling_noise, sampling_noise_ref, [context, KEY, 1100], "float32"))
     return found
 
 
-def small_calls(device: str) -> Sequence[Made]:
+def small_calls() -> Sequence[Made]:
     """Every kernel: one part and several, half precision and float32, options, pages, long and short vocabularies."""
     torch.manual_seed(SEED)
     options = {"window": 70, "softcap": 3.0, "sinks": True}
@@ -149,5 +143,5 @@ def small_calls(device: str) -> Sequence[Made]:
           for v, dtype in ((60, torch.float32), (4500, torch.float16), (4500, torch.float32))],
         commit(), *evaluator(),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
-        *draws(device),
+        *draws(),
     ]  # fmt: skip

@@ -15,24 +15,24 @@ from typing import Any
 import torch
 
 from caw import _ext
-from caw.triton_kernels.commit_kv_ref import commit_kv_ref
-from caw.triton_kernels.commit_step_ref import commit_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
-from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
-from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
-from caw.triton_kernels.green_argmax_ref import green_argmax_ref
-from caw.triton_kernels.permutation_ref import (
+from caw.ops_ref.decoder_layer_ref import decoder_layer_ref
+from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
     permutation_green_ref,
     permutation_head_ref,
 )
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
+from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
+from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
-from caw.triton_kernels.select_candidate_ref import select_candidate_ref
-from caw.triton_kernels.sibling_attention_packed_ref import sibling_attention_packed_ref
-from caw.triton_kernels.sibling_attention_paged_ref import sibling_attention_paged_ref
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
+from caw.triton_kernels.sibling_attention_ref import (
+    sibling_attention_packed_ref,
+    sibling_attention_paged_ref,
+    sibling_attention_ref,
+)
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 NAMESPACE = "caw"
@@ -208,9 +208,15 @@ enumerate_candidates = _register(
     triton="enumerate_candidates",
 )
 
-# ---- ops without a reference here; callers keep their PyTorch code for when no kernel is there -----------------------
+# ---- sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W]; key as a signed integer ------------------
+sampling_noise = _register(
+    "sampling_noise(Tensor context, int key, int vocab_size) -> Tensor",
+    sampling_noise_ref,
+    lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
+    triton="sampling_noise",
+)
 
-# score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: their score_tokens_ref
+# ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: each watermark's score_tokens_ref
 score_tokens = _register(
     "score_tokens(Tensor tokens, int window, int key, int scheme, int threshold) -> (Tensor, Tensor)",
     None,
@@ -218,14 +224,6 @@ score_tokens = _register(
         tokens.new_empty(tokens.shape, dtype=torch.float64),
         tokens.new_empty((tokens.shape[0] if scheme == 1 else 0,)),
     ),
-)
-
-# sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W]. Reference: decoding.sampling.gumbel_noise_ref
-sampling_noise = _register(
-    "sampling_noise(Tensor context, int key, int vocab_size) -> Tensor",
-    None,
-    lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
-    triton="sampling_noise",
 )
 
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------

@@ -1,5 +1,5 @@
 // decoder_layer on the CPU: one pre-norm transformer layer (RMSNorm, rotary attention, gated SiLU MLP) of a decoding
-// step in one call. Formula and arguments: triton_kernels/decoder_layer_ref.py.
+// step in one call. Formula and arguments: caw/ops_ref/decoder_layer_ref.py.
 //
 // At a few rows a step, the arithmetic is nothing and reading the weights is all; launching 60 small operators a layer
 // from Python costs as much again (8 ms a step on a 30-layer model). Sums and activations are float32 whatever the

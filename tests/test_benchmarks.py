@@ -107,7 +107,7 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
     there = {(m.__name__, name) for m in modules for name in vars(m) if name.endswith("_kernel")}
     assert launched == there and len(there) > 10
     assert {("FUSED", True), ("FUSED", False), ("HAS_ROWS", True), ("SCALE", True), ("SCALE", False)} <= ways
-    assert smoke.small_calls(device)[0][0] == "sibling_attention float16 T=60 "
+    assert smoke.small_calls()[0][0] == "sibling_attention float16 T=60 "
 
 
 def test_small_data_is_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

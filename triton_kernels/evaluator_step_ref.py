@@ -1,8 +1,14 @@
-"""Reference of `evaluator_step`: records -> features -> capacity -> strength -> chosen candidate.
+"""References of `evaluator_step` and of its parts: records -> features -> capacity -> strength -> chosen candidate.
 
 capacity = sigmoid(W3 relu(W2 relu(W1 (x - mean) / scale + b1) + b2) + b3)          (paper, equation 1)
 strength = beta max(0, (theta - capacity) / theta)                                  (paper, delta' and K')
-choice   = the rung of the ladder that the strength reaches                         (select_candidate_ref)
+choice   = how many rungs of the ladder beyond the first the strength reaches
+    reweight  candidate 1 iff fl32(l_1 + fl32(strength * delta)) > l_0, or equal and its id is smaller
+    top_k     candidate j iff 2 * strength * top_k > 2 * rank_j - 1
+    scale     candidate j iff strength > breakpoint_j
+
+Paper: appendix "Mechanisms of Contextual Generation States-Aware Watermarking". The choice is exact, ties included.
+Training, policies and ladders use these same functions.
 """
 
 from __future__ import annotations
@@ -10,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
-from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.op_indices import RULES, TRANSFORMS
+from torch.nn.functional import linear
 
-TRANSFORMS = ("raw", "log", "gap")  # an op takes the index; meaning: caw.evaluator.features
-PROBABILITY_FLOOR = 1e-10
+PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
 CAPACITY_FLOOR = 1e-4
 
 
 def features_ref(probs: list[torch.Tensor], k: int, transform: int) -> torch.Tensor:
-    """Features float32 [B, len(probs) * k] from the probabilities [B, >= k] of each window position, oldest first."""
+    """Features float32 [B, len(probs) * k] from the probabilities [B, >= k] of each window position, oldest first.
+
+    transform: index into TRANSFORMS; "gap" keeps the log of the largest, then its distance to the log of each other.
+    """
     parts = [p[:, :k] for p in probs]
     if TRANSFORMS[transform] != "raw":
         parts = [p.clamp_min(PROBABILITY_FLOOR).log() for p in parts]
@@ -28,11 +36,52 @@ def features_ref(probs: list[torch.Tensor], k: int, transform: int) -> torch.Ten
     return torch.cat(parts, dim=1)
 
 
+def evaluate_capacity_ref(features: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    """Capacity float32 [B] in (0, 1) from features float32 [B, F].
+
+    weights: mean [F], scale [F], W1 [h, F], b1 [h], W2 [h, h], b2 [h], W3 [1, h], b3 [1], all float32.
+    """
+    mean, scale, w1, b1, w2, b2, w3, b3 = weights
+    x = torch.relu(linear((features - mean) / scale, w1, b1))
+    x = torch.relu(linear(x, w2, b2))
+    return linear(x, w3, b3).squeeze(-1).sigmoid()
+
+
 def strength_ref(capacity: torch.Tensor, theta: float, beta: float) -> torch.Tensor:
-    """Strength float32 [B] of capacity float32 [B]; theta 0 gives 0."""
+    """Strength of each capacity, in its dtype; capacity is clamped to [1e-4, 1 - 1e-4], theta 0 gives 0."""
     if theta == 0:
         return torch.zeros_like(capacity)
     return beta * ((theta - capacity.clamp(CAPACITY_FLOOR, 1 - CAPACITY_FLOOR)) / theta).clamp_min(0)
+
+
+def takes_over_ref(
+    candidates: torch.Tensor, needs: torch.Tensor, strength: torch.Tensor, rule: int, full: float
+) -> torch.Tensor:
+    """bool [B, M]: whether the strength (float32 [B]) reaches each rung; their number is the choice."""
+    s = strength[:, None]
+    if RULES[rule] == "reweight":
+        boosted = needs + s * full
+        smaller_id = candidates < candidates[:, :1]
+        return (boosted > needs[:, :1]) | ((boosted == needs[:, :1]) & smaller_id)
+    if RULES[rule] == "top_k":
+        return 2 * s * full > 2 * needs - 1
+    return s > needs
+
+
+def select_candidate_ref(
+    candidates: torch.Tensor, needs: torch.Tensor, counts: torch.Tensor, strength: torch.Tensor, rule: int, full: float
+) -> torch.Tensor:
+    """Index of the chosen candidate.
+
+    Args:
+        candidates: int64 [B, M]. needs: float32 [B, M]. counts: int64 [B], valid rungs. strength: float32 [B] >= 0.
+        rule: index into RULES. full: delta, top_k or 1.
+
+    Returns:
+        int64 [B] in [0, counts); strength 0 gives 0.
+    """
+    reached = torch.arange(needs.shape[1], device=needs.device)[None] < counts[:, None]
+    return (takes_over_ref(candidates, needs, strength.float(), rule, full) & reached)[:, 1:].sum(dim=1)
 
 
 def evaluator_step_ref(

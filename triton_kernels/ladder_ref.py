@@ -7,12 +7,10 @@ forward pass. Candidate 0 is the original token. How a strength chooses among th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from caw.triton_kernels.select_candidate_ref import RULES, select_candidate_ref, takes_over_ref
-
-Rule = Literal["reweight", "top_k", "scale"]
+from caw.triton_kernels.evaluator_step_ref import select_candidate_ref, takes_over_ref
+from caw.triton_kernels.op_indices import RULES, Rule
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Gumbel draws of whole vocabularies for sampling: -log(-log((word + 1/2) / 2^32)), float64 inside, float32 out.
 
-A Philox call gives the words of four neighbouring tokens. Reference: caw.decoding.sampling.gumbel_noise_ref.
+A Philox call gives the words of four neighbouring tokens (sampling_noise_ref).
 """
 
 import torch

@@ -16,13 +16,13 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.evaluator.transforms import TRANSFORMS
 from caw.fitting.labels import TEMPLATE, digest
 from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
 from caw.io.files import check_paths, write_text
 from caw.io.inputs import read_text
 from caw.io.progress import Bar
 from caw.requirements import require
+from caw.triton_kernels.op_indices import TRANSFORMS
 
 if TYPE_CHECKING:
     import torch

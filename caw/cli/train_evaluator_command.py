@@ -12,12 +12,12 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.evaluator.transforms import TRANSFORMS
 from caw.fitting.labels import TEMPLATE
 from caw.fitting.settings import TrainSettings
 from caw.io.files import check_paths
 from caw.io.inputs import read_text
 from caw.requirements import require
+from caw.triton_kernels.op_indices import TRANSFORMS
 
 FEATURES, TRAINING = "Features", "Training"
 COLUMNS = ("auroc", "average_precision", "f1")
@@ -85,7 +85,7 @@ def train_evaluator_command(
         classes = len(CLASSES) if token_classes else 0
         specs = default_specs(previous, following, classes, line_ends)
         if transform is not None:
-            specs = [replace(specs[0], transform=transform)]  # type: ignore[arg-type]
+            specs = [replace(specs[0], transform=transform)]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
         result = train_evaluator(

@@ -16,7 +16,7 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 from caw import ops
 from caw.decoding.state import DecodeState
 from caw.settings import Settings
-from caw.triton_kernels import prf_ref as prf
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.watermarks import keys
 
 DOMAIN = b"caw/sample"
@@ -71,22 +71,8 @@ class GumbelNoise:
     def __call__(self, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """Draws float32 [B, V] for position `positions` (int64 [B]) of streams int64 [B, 2]."""
         context = torch.cat([streams, positions[:, None]], dim=1)
-        if self.native:
-            return ops.sampling_noise(context, self.key - (self.key >> 63 << 64), vocab_size)
-        words = prf.vocabulary_words(self.key, context, vocab_size)
-        # all 32 bits: 24 would cap the noise at 16.6, within reach of a 100k vocabulary
-        u = (words.double() + 0.5) / 4294967296.0
-        return -torch.log(-torch.log(u)).float()
-
-
-def gumbel_noise(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Draws float32 [B, V] by the op where there is a kernel; see `GumbelNoise`."""
-    return GumbelNoise.of(seed, streams.device)(streams, positions, vocab_size)
-
-
-def gumbel_noise_ref(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """`gumbel_noise` in plain PyTorch."""
-    return GumbelNoise.of(seed, streams.device, native=False)(streams, positions, vocab_size)
+        draw = ops.sampling_noise if self.native else sampling_noise_ref
+        return draw(context, self.key - (self.key >> 63 << 64), vocab_size)  # ops take signed integers
 
 
 def stream_ids(prompts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

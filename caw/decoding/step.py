@@ -25,9 +25,8 @@ from caw.decoding.step_result import StepResult
 from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy, Signals
 from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
 from caw.triton_kernels.ladder_ref import Ladder, original_only
-from caw.triton_kernels.select_candidate_ref import RULES
+from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 from caw.watermarks import Position
 
 

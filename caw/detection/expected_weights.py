@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from caw.detection.estimate_weights import KINDS, token_kinds
 from caw.detection.weights import MOST, TokenWeights, levels_of
-from caw.policies.capacity import CAPACITY_FLOOR
+from caw.triton_kernels.evaluator_step_ref import strength_ref
 from caw.watermarks.base import require_number
 
 EVIDENCE = 20.0  # tokens of its kind that a token id's own ones are averaged with
@@ -24,8 +25,7 @@ def strengths_of(capacity: np.ndarray, theta: float) -> np.ndarray:
     require_number("theta", theta, 0, 1, closed=True)
     if theta == 0:
         raise ValueError("theta must be above 0, got 0: a policy that protects everything leaves no mark to weigh")
-    clamped = np.clip(capacity.astype(np.float64), CAPACITY_FLOOR, 1 - CAPACITY_FLOOR)
-    return np.clip((theta - clamped) / theta, 0, None)
+    return strength_ref(torch.from_numpy(capacity.astype(np.float64)), theta, beta=1.0).numpy()
 
 
 def expected_weights(

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from caw.evaluator.token_classes import CLASSES, class_mass
-from caw.evaluator.transforms import Transform
 from caw.record import RECORD_SIZE, Record
+from caw.triton_kernels.evaluator_step_ref import features_ref
+from caw.triton_kernels.op_indices import TRANSFORMS, Transform
 
-PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
 MASS_FLOOR = 1e-4  # of a class's probability before its logarithm: less than a sure token leaves to all others
 VERSION = 1
 MAX_PREVIOUS, MAX_NEXT = 3, 3
@@ -64,7 +64,7 @@ class FeatureSpec:
             raise TypeError(f"line_ends must be True or False, got {self.line_ends!r}; use the default")
         if self.line_ends and not self.classes:
             raise ValueError("line_ends needs token classes, got classes=0; use line_ends=False")
-        if self.transform not in ("raw", "log", "gap"):
+        if self.transform not in TRANSFORMS:
             raise ValueError(f"transform must be raw, log or gap, got {self.transform!r}; use 'log'")
 
     @property
@@ -94,9 +94,9 @@ class FeatureSpec:
         kept = min(record.probs.shape[1] for record in records)
         if kept < self.k:
             raise ValueError(f"expected records of at least {self.k} values, got {kept}; pad them as topk_softmax does")
-        parts = [self._transform(r.probs[:, : self.k]) for r in records]
+        values = features_ref([r.probs for r in records], self.k, TRANSFORMS.index(self.transform))
         masses = self.masses(records, table)
-        return torch.cat(parts if masses is None else [*parts, masses], dim=1)
+        return values if masses is None else torch.cat([values, masses], dim=1)
 
     def masses(self, records: Sequence[Record], table: torch.Tensor | None) -> torch.Tensor | None:
         """Log of each class's probability at every position, float32 [B, positions * classes]; None without classes.
@@ -109,14 +109,6 @@ class FeatureSpec:
             raise ValueError("features of token classes need a table of them, got none; pass Evaluator.token_class")
         found = [class_mass(r.ids[:, : self.k], r.probs[:, : self.k], table, self.classes) for r in records]
         return torch.cat(found, dim=1).clamp_min(MASS_FLOOR).log()
-
-    def _transform(self, probs: torch.Tensor) -> torch.Tensor:
-        if self.transform == "raw":
-            return probs
-        logs = probs.clamp_min(PROBABILITY_FLOOR).log()
-        if self.transform == "log":
-            return logs
-        return torch.cat([logs[:, :1], logs[:, :1] - logs[:, 1:]], dim=1)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -89,7 +89,7 @@ def variants(transforms: Sequence[str], window: str | None = None, line_ends: bo
         for name, (previous, following) in WINDOWS.items():
             if window is not None and name != window:
                 continue
-            spec = FeatureSpec(previous, following, transform=transform)  # type: ignore[arg-type]
+            spec = FeatureSpec(previous, following, transform=transform)
             specs[f"{name}_{transform}"] = spec
             if name in WITH_CLASSES:
                 specs[f"{name}_{transform}_classes"] = replace(spec, classes=len(CLASSES), line_ends=line_ends)

@@ -16,7 +16,6 @@ import transformers
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.network import Evaluator
 from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table
-from caw.evaluator.transforms import TRANSFORMS
 from caw.fitting.labels import TEMPLATE, LabelledText, digest, read_labels, restate
 from caw.fitting.metrics import compare, document_interval
 from caw.fitting.positions import SPLIT, Positions
@@ -27,6 +26,7 @@ from caw.io.files import write_text
 from caw.io.progress import doing
 from caw.models import load_model, load_tokenizer
 from caw.requirements import require
+from caw.triton_kernels.op_indices import TRANSFORMS
 
 LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are stored here)"}
 

@@ -27,8 +27,8 @@ from caw.fitting.teacher import record_encoded
 from caw.fitting.train import predict
 from caw.io.figures import save_figure
 from caw.policies import CapacityPolicy
-from caw.policies.capacity import CAPACITY_FLOOR
 from caw.requirements import require
+from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR
 from caw.watermarks import Watermark
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # protected; the curve, and the thetas that are tried

@@ -16,9 +16,8 @@ import torch
 from caw.defaults import THETA
 from caw.evaluator import Evaluator, default_beta
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
+from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
 from caw.watermarks.base import require_number
-
-CAPACITY_FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -58,16 +57,8 @@ class CapacityPolicy(Policy):
         if self.theta == 0:
             return 0.0
         floor = torch.tensor([CAPACITY_FLOOR], dtype=torch.float32)
-        return float(strength_from_capacity(floor, self.theta, self.beta))
+        return float(strength_ref(floor, self.theta, self.beta))
 
     def strength(self, signals: Signals) -> torch.Tensor:
         assert signals.capacity is not None
-        return strength_from_capacity(signals.capacity, self.theta, self.beta)
-
-
-def strength_from_capacity(capacity: torch.Tensor, theta: float, beta: float) -> torch.Tensor:
-    """beta * max(0, (theta - capacity) / theta), float32; capacity clamped to [1e-4, 1 - 1e-4]; theta 0 gives 0."""
-    if theta == 0:
-        return torch.zeros_like(capacity)
-    capacity = capacity.float().clamp(CAPACITY_FLOOR, 1 - CAPACITY_FLOOR)
-    return beta * ((theta - capacity) / theta).clamp_min(0)
+        return strength_ref(signals.capacity.float(), self.theta, self.beta)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
-from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
-from caw.triton_kernels.evaluator_step_ref import TRANSFORMS, evaluator_step_ref
-from caw.triton_kernels.select_candidate_ref import select_candidate_ref
+from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
+from caw.triton_kernels.op_indices import TRANSFORMS
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from pairwise import pairwise

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.permutation_ref import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caw import ops
+from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
     permutation_green_ref,
     permutation_head_ref,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from caw import ops
 
 SIZES = [1, 2, 8, 1000, 32_000, 50_257, 49_152, 128_256, 151_936]
 KEY = 15_485_863

@@ -12,11 +12,12 @@ from caw.triton_kernels import prf_ref as prf
 from scipy import stats
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from caw.decoding.sampling import DOMAIN, gumbel_noise, make_warper, stream_ids
+from caw.decoding.sampling import DOMAIN, GumbelNoise, make_warper, stream_ids
 from caw.settings import Settings
 from caw.watermarks import keys
 
 ROWS, VOCAB = 5, 53
+CPU = torch.device("cpu")
 
 
 def warp(logits: torch.Tensor, **settings: Any) -> torch.Tensor:
@@ -48,7 +49,7 @@ def test_no_warper_where_nothing_would_change() -> None:
 def test_noise_is_a_function_of_seed_stream_position_and_token() -> None:
     """Word by word in plain integers: PRF under the key derived for the sampler, never the watermark's."""
     streams, positions = torch.tensor([[1, 2], [3, 2**32 - 1]]), torch.tensor([0, 5])
-    noise = gumbel_noise(7, streams, positions, VOCAB)
+    noise = GumbelNoise.of(7, CPU)(streams, positions, VOCAB)
     key = keys.derive_key(7, DOMAIN)
     for row, context in enumerate([[1, 2, 0], [3, 2**32 - 1, 5]]):
         for token in range(VOCAB):
@@ -61,7 +62,7 @@ def test_noise_is_a_function_of_seed_stream_position_and_token() -> None:
 def test_noise_is_gumbel() -> None:
     """Kolmogorov-Smirnov on 40 000 draws and no correlation between neighbours; false alarms: 1 in 10 000."""
     streams = torch.randint(0, 2**32, (40, 2))
-    noise = gumbel_noise(1, streams, torch.arange(40), 1000)
+    noise = GumbelNoise.of(1, CPU)(streams, torch.arange(40), 1000)
     assert stats.kstest(noise.flatten().numpy(), stats.gumbel_r.cdf).pvalue > 1e-4
     for a, b in ((noise[:, :-1], noise[:, 1:]), (noise[:-1], noise[1:])):
         assert stats.spearmanr(a.flatten(), b.flatten()).pvalue > 1e-4
@@ -76,7 +77,7 @@ def test_argmax_of_noisy_logits_follows_softmax() -> None:
     """Chi-square over 20 000 streams; false alarms: 1 in 10 000."""
     draws, logits = 20_000, torch.tensor([1.0, 0.0, -1.0, 2.0, -torch.inf, 0.5])
     streams = torch.arange(draws)[:, None].expand(-1, 2)
-    noise = gumbel_noise(3, streams, torch.zeros(draws, dtype=torch.int64), 6)
+    noise = GumbelNoise.of(3, CPU)(streams, torch.zeros(draws, dtype=torch.int64), 6)
     observed = torch.bincount((logits + noise).argmax(dim=1), minlength=6)
     assert observed[4] == 0
     expected = logits.softmax(0) * draws

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from caw.triton_kernels.evaluator_step_ref import PROBABILITY_FLOOR
 
 from caw.evaluator import FeatureSpec
-from caw.evaluator.features import PROBABILITY_FLOOR
 from caw.record import RECORD_SIZE, Record
 from caw.testing import assert_close
 

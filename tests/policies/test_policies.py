@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy, Signals
-from caw.policies.capacity import CAPACITY_FLOOR, strength_from_capacity
 from caw.policies.entropy import entropy
 from caw.record import Record
 from caw.testing import assert_close, margin
@@ -101,10 +101,11 @@ def test_capacity_policy_takes_an_evaluator_or_says_what_it_found() -> None:
         CapacityPolicy("no-such-model")
 
 
-def test_strength_from_capacity_keeps_shape_and_type() -> None:
+def test_strength_keeps_shape_and_type() -> None:
     for theta in (0.0, 0.3):
-        got = strength_from_capacity(torch.rand(7), theta, 1.0)
-        assert got.shape == (7,) and got.dtype == torch.float32
+        for dtype in (torch.float32, torch.float64):
+            got = strength_ref(torch.rand(7, dtype=dtype), theta, 1.0)
+            assert got.shape == (7,) and got.dtype == dtype
 
 
 POLICIES: list[Policy] = [

@@ -54,7 +54,7 @@ def test_the_list_is_short_and_names_are_unique(device):
 def test_the_evaluators_of_this_library_are_among_what_is_compiled(device):
     """Their inputs too: those with token classes have some behind the probabilities, which is another kernel."""
     from caw.triton_kernels.aot_configurations import checked, shipped
-    from caw.triton_kernels.evaluator_step_ref import TRANSFORMS
+    from caw.triton_kernels.op_indices import TRANSFORMS
 
     from caw.evaluator import Evaluator
     from caw.evaluator.network import shipped as evaluators

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.commit_kv_ref import commit_kv_ref
-from caw.triton_kernels.commit_step_ref import commit_step_ref
+from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 
 
 def inputs(device, layers, batch, heads, size, dim, slots, dtype, lengths, active):

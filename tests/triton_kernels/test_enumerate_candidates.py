@@ -1,4 +1,4 @@
-"""Ladders by kernels against the watermarks' own PyTorch code, and sampling noise against the sampler's."""
+"""Ladders by kernels against the watermarks' own PyTorch code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 
-from caw.decoding.sampling import GumbelNoise
 from caw.record import Record
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Position, Unigram
@@ -125,15 +124,3 @@ def test_wrong_input_is_named(device, change, message):
     arguments = [a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments]
     with pytest.raises((TypeError, ValueError), match=message):
         enumerate_candidates(*arguments)
-
-
-@pytest.mark.parametrize("vocab_size", [1, 7, 1023, 2050])
-@pytest.mark.parametrize("seed", [0, 2**64 - 1])
-def test_noise_is_the_samplers(device, seed, vocab_size):
-    from caw.triton_kernels.sampling_noise import sampling_noise
-
-    noise = GumbelNoise.of(seed, torch.device("cpu"), native=False)
-    streams, positions = torch.randint(0, 2**32, (3, 2)), torch.tensor([0, 5, 2**40])
-    context = torch.cat([streams, positions[:, None]], dim=1).to(device)
-    draws = sampling_noise(context, noise.key - (noise.key >> 63 << 64), vocab_size)
-    assert_close(draws, noise(streams, positions, vocab_size), "float32")

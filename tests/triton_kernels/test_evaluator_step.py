@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from caw.triton_kernels import evaluator_step_ref as ref
-from caw.triton_kernels.evaluate_capacity_ref import evaluate_capacity_ref
-from caw.triton_kernels.select_candidate_ref import RULES, select_candidate_ref
+from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
+from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.features import PROBABILITY_FLOOR
-from caw.policies.capacity import CAPACITY_FLOOR, CapacityPolicy, strength_from_capacity
+from caw.policies import CapacityPolicy
+from caw.policies.base import Signals
 from caw.record import Record
 from caw.testing import assert_close
 
@@ -49,7 +49,7 @@ def move(device, x):
     return x.to(device) if isinstance(x, torch.Tensor) else x
 
 
-@pytest.mark.parametrize("transform", ref.TRANSFORMS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize(
     "previous, following, k, hidden", [(1, 1, 100, 128), (0, 0, 1, 1), (2, 1, 37, 33), (0, 1, 100, 16)]
 )
@@ -61,7 +61,7 @@ def test_equals_the_reference(device, previous, following, k, hidden, transform)
     rule = RULES.index("reweight")
     pending = torch.tensor([-1, 5, -1, 0, -1])
     arguments = [records(5, spec.positions), weights, *ladder(5, 2, rule), pending, torch.rand(5), torch.rand(5),
-                 k, ref.TRANSFORMS.index(transform), 0.9, 1.5, rule, 4.0]  # fmt: skip
+                 k, TRANSFORMS.index(transform), 0.9, 1.5, rule, 4.0]  # fmt: skip
     actual = evaluator_step(*(move(device, x) for x in arguments))
     expected = ref.evaluator_step_ref(*arguments)
     assert_close(actual[0], expected[0], "evaluator")
@@ -104,20 +104,17 @@ def test_bad_extra_inputs_name_the_argument(device, extra):
         evaluator_step(*(move(device, x) for x in arguments))
 
 
-@pytest.mark.parametrize("transform", ref.TRANSFORMS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
 def test_reference_is_the_evaluator_and_the_policy(transform):
-    """The constants and the order of features written down beside the kernel are those of training and decoding."""
-    assert (ref.PROBABILITY_FLOOR, ref.CAPACITY_FLOOR) == (PROBABILITY_FLOOR, CAPACITY_FLOOR)
+    """What is written down beside the kernel is what training and the policy use."""
     spec = FeatureSpec(2, 1, 50, transform)
     evaluator, probs = network(spec, 16), records(4, 4)
     window = [Record(p.log(), torch.zeros_like(p).long(), p, torch.zeros(4)) for p in probs]
-    features = ref.features_ref(probs, 50, ref.TRANSFORMS.index(transform))
+    features = ref.features_ref(probs, 50, TRANSFORMS.index(transform))
     assert torch.equal(features, spec.assemble(window))
     capacity = evaluate_capacity_ref(features, evaluator.weights())
     policy = CapacityPolicy(evaluator, theta=0.7, beta=2.0)
-    assert torch.equal(
-        ref.strength_ref(capacity, 0.7, 2.0), strength_from_capacity(capacity, policy.theta, policy.beta)
-    )
+    assert torch.equal(ref.strength_ref(capacity, 0.7, 2.0), policy.strength(Signals(window[2], probs[2], capacity)))
     assert torch.equal(ref.strength_ref(capacity, 0.0, 2.0), torch.zeros(4))
 
 
@@ -133,7 +130,7 @@ def test_theta_zero_protects_everything(device):
 
 
 @pytest.mark.parametrize("rule", ["top_k", "scale"])
-@pytest.mark.parametrize("transform", ref.TRANSFORMS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
 def test_what_is_not_a_number_marks_nothing(device, transform, rule):
     """Records of broken logits: capacity and strength are NaN, the first candidate is taken, other rows are as ever."""
     from caw.triton_kernels.evaluator_step import evaluator_step
@@ -142,7 +139,7 @@ def test_what_is_not_a_number_marks_nothing(device, transform, rule):
     parts = records(3, spec.positions)
     parts[1][1] = float("nan")
     arguments = [parts, network(spec, 8).weights(), *ladder(3, 5, rule), torch.full((3,), -1), torch.ones(3),
-                 torch.ones(3), 100, ref.TRANSFORMS.index(transform), 0.9, 1.0, rule, 20.0]  # fmt: skip
+                 torch.ones(3), 100, TRANSFORMS.index(transform), 0.9, 1.0, rule, 20.0]  # fmt: skip
     capacity, strength, choice = (x.cpu() for x in evaluator_step(*(move(device, x) for x in arguments)))
     expected = ref.evaluator_step_ref(*arguments)
     assert capacity[1].isnan() and strength[1].isnan() and choice[1] == expected[2][1] == 0

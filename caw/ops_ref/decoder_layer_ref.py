@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from caw.triton_kernels.sibling_attention_packed_ref import sibling_attention_packed_ref
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from torch.nn.functional import linear, rms_norm, silu
+
+from caw.triton_kernels.sibling_attention_ref import sibling_attention_packed_ref, sibling_attention_ref
 
 
 def decoder_layer_ref(

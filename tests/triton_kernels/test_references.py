@@ -1,0 +1,48 @@
+"""Truth beside the kernels: `<op>.py` has `<op>_ref.py` next door, with a reference of every op, free of Triton."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from caw import ops, triton_kernels
+
+FOLDER = Path(triton_kernels.__path__[0])
+SHARED = {"ladder_ref"}  # what a ladder is: for the references of two kernels, and for the watermarks
+
+
+def functions(path: Path) -> list[ast.FunctionDef]:
+    return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+
+
+def is_jit(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator).startswith("triton.jit") for decorator in function.decorator_list)
+
+
+KERNELS = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if any(map(is_jit, functions(path)))}
+
+
+def test_every_reference_stands_beside_its_kernel() -> None:
+    references = {path.stem for path in FOLDER.glob("*_ref.py")}
+    assert len(KERNELS) >= 8
+    assert references == {f"{name}_ref" for name in KERNELS} | SHARED
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_op_of_a_kernel_has_its_reference_there(name: str) -> None:
+    launchers = [f.name for f in functions(KERNELS[name]) if not is_jit(f) and hasattr(ops, f.name)]
+    assert launchers or name == "prf"  # which other kernels call
+    written = {f.name for f in functions(FOLDER / f"{name}_ref.py")}
+    assert {f"{launcher}_ref" for launcher in launchers} <= written
+
+
+def test_references_need_no_triton() -> None:
+    names = ", ".join(f"caw.triton_kernels.{path.stem}" for path in sorted(FOLDER.glob("*_ref.py")))
+    # None in sys.modules: what an import finds where the package is not installed
+    code = f"import sys\nsys.modules['triton'] = None\nimport {names}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

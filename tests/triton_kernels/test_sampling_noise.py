@@ -1,0 +1,20 @@
+"""Gumbel draws by the kernel against their reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
+
+from caw.testing import assert_close
+
+
+@pytest.mark.parametrize("vocab_size", [1, 7, 1023, 2050])
+@pytest.mark.parametrize("key", [0, 2**62 + 77, -1])
+def test_draws_equal_the_reference(device, key, vocab_size):
+    from caw.triton_kernels.sampling_noise import sampling_noise
+
+    streams, positions = torch.randint(0, 2**32, (3, 2)), torch.tensor([0, 5, 2**40])
+    context = torch.cat([streams, positions[:, None]], dim=1)
+    draws = sampling_noise(context.to(device), key, vocab_size)
+    assert_close(draws, sampling_noise_ref(context, key, vocab_size), "float32")

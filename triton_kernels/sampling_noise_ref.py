@@ -1,0 +1,17 @@
+"""Reference of `sampling_noise`: -log(-log((word + 1/2) / 2^32)) for every token of a vocabulary."""
+
+from __future__ import annotations
+
+import torch
+from caw.triton_kernels import prf_ref as prf
+
+
+def sampling_noise_ref(context: torch.Tensor, key: int, vocab_size: int) -> torch.Tensor:
+    """Standard Gumbel draws float32 [B, V], worked out in float64.
+
+    context: int64 [B, W]. key: its 64 bits as a signed integer.
+    """
+    words = prf.vocabulary_words(key & ((1 << 64) - 1), context, vocab_size)
+    # all 32 bits: 24 would cap the noise at 16.6, within reach of a 100k vocabulary
+    u = (words.double() + 0.5) / 4294967296.0
+    return -torch.log(-torch.log(u)).float()
