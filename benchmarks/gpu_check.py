@@ -82,7 +82,7 @@ def test_part() -> Part:
     found += ["--timeout", "100"] if importlib.util.find_spec("pytest_timeout") else []
     files = [
         "tests/triton_kernels", "--ignore=tests/triton_kernels/test_aot.py", "tests/csrc/test_cuda.py",
-        "tests/decoding/test_capture.py::test_captured_on_a_gpu",
+        "tests/decoding/capture/test_cuda_graph.py::test_captured_on_a_gpu",
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
     return Part("tests", 90, [*found, *files], 10, {"CAW_REQUIRE_GPU": "1"}, needs=(*LIBRARY, "pytest", "hypothesis"))

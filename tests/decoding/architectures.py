@@ -9,6 +9,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+import caw
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.token_classes import CLASSES
@@ -129,3 +130,10 @@ def spread_evaluator(
         evaluator.layer3.weight.mul_(1.5 / raw.std())
         evaluator.layer3.bias.copy_((evaluator.layer3.bias - raw.mean()) * 1.5 / raw.std())
     return evaluator.eval().requires_grad_(False)
+
+
+RAGGED = [prompt(11, 1), prompt(1, 2), prompt(7, 3), prompt(3, 4)]
+
+
+def policy_of(model: Any, theta: float = 0.8) -> Any:
+    return caw.CapacityPolicy(spread_evaluator(model), theta=theta, beta=1.5)

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import build, prompt
+from decoding.architectures import RAGGED, build, prompt
 from decoding.capturing import started, tensors
 from decoding.running import run
-from decoding.test_slots import RAGGED
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import prompt, tokenizer
+from decoding.architectures import RAGGED, policy_of, prompt, tokenizer
 from decoding.running import run
-from decoding.test_slots import RAGGED, policy_of
 
 import caw
 from caw import PromptCache
-from caw.decoding import batch_size, facts, plan, reading
+from caw.decoding import batch_size, plan, reading
 from caw.decoding import prompt_cache as cache_module
 from caw.decoding.prompt_cache import REACH, KeptPrompt
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
+from caw.models import facts
 
 BEGINNING = prompt(40, 50)
 ALIKE = [BEGINNING + prompt(3 + i, i) for i in range(5)]

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import copy
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import build, prompt, spread_evaluator
+from decoding.architectures import RAGGED, build, policy_of, prompt
 from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
 from caw.decoding.plan import candidate_slots
-from caw.models.facts import single_device, vocabulary_size
 from caw.settings import Settings
 
 SAMPLING = {
     "greedy": {},
     "sampled": {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.95, "seed": 5},
 }
-RAGGED = [prompt(11, 1), prompt(1, 2), prompt(7, 3), prompt(3, 4)]
-
-
-def policy_of(model: Any, theta: float = 0.8) -> Any:
-    return caw.CapacityPolicy(spread_evaluator(model), theta=theta, beta=1.5)
 
 
 def check(runs: dict[str, list[list[int]]], prompts: list[list[int]], reference: BruteForce) -> None:
@@ -131,23 +124,9 @@ def test_too_strong_for_the_record_is_refused(llama: Any) -> None:
         make_decoder(llama, caw.EXP(key=1, top_k=60), caw.FixedStrength(2.0))
 
 
-def test_vocabulary_is_the_width_of_the_logits(model: Any) -> None:
-    assert vocabulary_size(model) == model(torch.tensor([[5]])).logits.shape[-1]
-
-
 def test_a_generous_maximum_costs_no_memory(llama: Any) -> None:
     decoder = make_decoder(llama, caw.EXP(key=1), batch=2, max_new_tokens=1 << 24)
     assert decoder.state.padded_tokens.shape == (2, 4 + 40)
-
-
-def test_a_model_on_several_devices_is_refused() -> None:
-    model = copy.deepcopy(build("llama"))
-    model.model.layers[1].to("meta")
-    with pytest.raises(ValueError, match="must hold its weights, found some on the meta device"):
-        run(model, RAGGED)
-    places = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=name) for name in ("cuda:0", "cpu")])
-    with pytest.raises(ValueError, match="must be on one device, found cpu, cuda:0; load it anew"):
-        single_device(places)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,4 +1,4 @@
-"""The plan of memory against what decoding really holds, and batches that it cuts."""
+"""The plan of memory against what decoding really holds."""
 
 from __future__ import annotations
 
@@ -9,69 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import prompt
-from decoding.running import make_decoder, run
-from decoding.test_slots import policy_of
+from decoding.architectures import policy_of, prompt
+from decoding.running import make_decoder
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import caw
-from caw.decoding import free_memory as free_module
-from caw.decoding.batch_size import fitting_batch
 from caw.decoding.decoder import Decoder
-from caw.decoding.free_memory import free_memory, memory_budget
-from caw.decoding.memory_needs import Needs, decoding_needs
+from caw.decoding.memory_needs import decoding_needs
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
-from caw.models.facts import ModelFacts, vocabulary_size
-
-CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [(1000, 1000), ("8GiB", 8 << 30), ("1.5 mb", 1_500_000), ("2K", 2000), ("64 kib", 65536), ("77", 77)],
-)
-def test_sizes(given: Any, expected: int) -> None:
-    assert memory_budget(given, CPU) == expected
-
-
-@pytest.mark.serial
-def test_shares_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (free_memory(CPU) or 0) > 1 << 20
-    monkeypatch.setattr(free_module, "free_memory", lambda device: 1000)
-    assert memory_budget(None, CPU) == 900
-    assert memory_budget(0.5, CPU) == 500
-    monkeypatch.setattr(free_module, "free_memory", lambda device: None)
-    assert memory_budget(None, CPU) is None, "a system that does not say sets no limit"
-
-
-@pytest.mark.serial
-def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_module, "CONTAINER", tmp_path)
-    host = free_memory(CPU)
-    assert host is not None
-    for name, text in (("max", "5000\n"), ("current", "3500\n"), ("stat", "anon 7\ninactive_file 200\n")):
-        (tmp_path / f"memory.{name}").write_text(text)
-    assert free_memory(CPU) == 1700
-    (tmp_path / "memory.max").write_text("max\n")
-    assert abs((free_memory(CPU) or 0) - host) < host // 2
-
-
-def test_batches_that_fit() -> None:
-    needs = Needs(per_sequence=100, fixed=1000)
-    assert fitting_batch(8, needs, None) == 8
-    assert fitting_batch(8, needs, 1800) == 8
-    with pytest.warns(UserWarning, match="8 sequences at once need 1.8 KiB and 1.4 KiB may be used: 3 are decoded"):
-        assert fitting_batch(8, needs, 1399) == 3
-    with pytest.raises(ValueError, match=r"max_memory must be at least 1.1 KiB for the longest prompt.*got 1.1 KiB"):
-        fitting_batch(8, needs, 1099)
-
-
-@pytest.mark.serial
-def test_a_share_may_be_text() -> None:
-    cpu = torch.device("cpu")
-    whole, half = memory_budget("1.0", cpu), memory_budget("0.5", cpu)
-    assert whole is not None and half is not None and 0.4 < half / whole < 0.6
+from caw.models.facts import vocabulary_size
 
 
 @pytest.mark.parametrize("branching", ["tree", "batch"])
@@ -141,16 +88,3 @@ def run_one_step(decoder: Decoder, prompts: list[list[int]]) -> None:
     decoder._release = lambda: None  # type: ignore[method-assign]
     with pytest.raises(Reached):
         next(decoder.run(prompts, [20] * len(prompts)))
-
-
-def test_a_small_budget_changes_no_text(llama: Any) -> None:
-    """Six sequences planned, two at once: the same tokens."""
-    prompts = [prompt(3 + i, i) for i in range(6)]
-    settings: dict[str, Any] = {"max_new_tokens": 8}
-    expected = run(llama, prompts, caw.KGW(key=1), policy_of(llama), **settings)
-    needs = decoding_needs(ModelFacts.of(llama), 8 + 8, 2, 1, 1)
-    budget = needs.fixed + 2 * needs.per_sequence
-    with pytest.warns(UserWarning, match="2 are decoded at once"):
-        cut = run(llama, prompts, caw.KGW(key=1), policy_of(llama), max_memory=budget, **settings)
-    assert cut.tokens == expected.tokens
-    assert {len(active) for active, *_ in cut.steps} <= {1, 2}

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import build, prompt
+from decoding.architectures import RAGGED, build, policy_of, prompt
 from decoding.running import Run, make_decoder, run
-from decoding.test_slots import RAGGED, policy_of
 from decoding.test_step import POLICIES, PROMPTS, SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import build, prompt, tokenizer
+from decoding.architectures import RAGGED, build, policy_of, prompt, tokenizer
 from decoding.running import make_decoder, run
-from decoding.test_slots import RAGGED, policy_of
 from transformers import AutoModelForCausalLM
 
 import caw
@@ -60,19 +59,6 @@ def test_each_layer_has_its_own_cache(llama: Any, spread: Any) -> None:
     decoder = make_decoder(spread, batch=2, fixed=True)
     assert isinstance(decoder.cache, SpreadCache)
     assert isinstance(decoder.steps(), StepByStep), "no graph spans devices"
-
-
-@pytest.mark.parametrize(
-    ("places", "expected"),
-    [({"a": 0, "b": 1}, "cuda:0"), ({"a": "cpu", "b": 1}, "cuda:1"), ({"a": "disk", "b": "cpu"}, "cpu"),
-     ({"a": torch.device("cuda:1"), "b": "cpu"}, "cuda:1"), ({"": 0}, None), ({}, None)],
-)  # fmt: skip
-def test_main_device(places: dict[str, Any], expected: str | None) -> None:
-    class Placed:
-        hf_device_map = places
-
-    found = main_device(Placed())
-    assert found == (None if expected is None else torch.device(expected))
 
 
 def test_a_spread_model_reads_prompts_once(llama: Any, spread: Any) -> None:

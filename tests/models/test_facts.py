@@ -1,0 +1,43 @@
+"""What is asked about a model."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import CONFIGS, RAGGED, build
+from decoding.running import run
+
+from caw.models.facts import main_device, single_device, vocabulary_size
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_vocabulary_is_the_width_of_the_logits(name: str) -> None:
+    model = build(name)
+    assert vocabulary_size(model) == model(torch.tensor([[5]])).logits.shape[-1]
+
+
+def test_a_model_on_several_devices_is_refused() -> None:
+    model = copy.deepcopy(build("llama"))
+    model.model.layers[1].to("meta")
+    with pytest.raises(ValueError, match="must hold its weights, found some on the meta device"):
+        run(model, RAGGED)
+    places = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=name) for name in ("cuda:0", "cpu")])
+    with pytest.raises(ValueError, match="must be on one device, found cpu, cuda:0; load it anew"):
+        single_device(places)
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [({"a": 0, "b": 1}, "cuda:0"), ({"a": "cpu", "b": 1}, "cuda:1"), ({"a": "disk", "b": "cpu"}, "cpu"),
+     ({"a": torch.device("cuda:1"), "b": "cpu"}, "cuda:1"), ({"": 0}, None), ({}, None)],
+)  # fmt: skip
+def test_main_device(places: dict[str, Any], expected: str | None) -> None:
+    class Placed:
+        hf_device_map = places
+
+    found = main_device(Placed())
+    assert found == (None if expected is None else torch.device(expected))
