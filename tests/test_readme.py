@@ -1,0 +1,139 @@
+"""README says what is so: its ten lines run, its numbers are the committed results', what it names is there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caw.cli.app import COMMANDS, EVALUATIONS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINES = 130
+[EXAMPLE] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def results(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def cells(text: str) -> list[list[str]]:
+    """Rows of the tables of a Markdown text."""
+    rows = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
+
+
+def measured() -> dict[str, str]:
+    """Result of each measured row, by what was measured."""
+    [table] = re.findall(r"## Measured\n(.*?)\n## ", README, re.DOTALL)
+    return {what: result for what, result, _ in cells(table)[1:]}
+
+
+def short(number: float, digits: int = 3) -> str:
+    """Without the zero before the point."""
+    return f"{number:.{digits}f}".removeprefix("0")
+
+
+def test_it_stays_short() -> None:
+    assert len(README.splitlines()) <= LINES
+    assert len(measured()) == 7 and all(len(result.split()) <= 12 for result in measured().values())
+
+
+def test_the_example_is_ten_lines_and_the_guides() -> None:
+    assert len(ast.parse(EXAMPLE).body) <= 10 and len([line for line in EXAMPLE.splitlines() if line]) <= 10
+    assert EXAMPLE in (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow(seconds=20)
+def test_the_example_runs(demo_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLE, "README.md", "exec"), names)
+    assert names["result"].is_watermarked and names["out"].texts[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_what_is_linked_or_run_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", text):
+        assert (path.parent / target).exists(), target
+    for script in re.findall(r"python ((?:benchmarks|docs)/[\w/]+\.py)", text):
+        assert (ROOT / script).is_file(), script
+    for name in re.findall(r"`((?:caw|benchmarks|tests|triton_kernels|csrc|gates)/[\w./]*)`", text):
+        assert (ROOT / name).exists() or name == "caw/triton_kernels", name
+    for words in re.findall(r"(?:^|`|\.venv/bin/)caw ([a-z][a-z -]*)", text, re.MULTILINE):
+        first, second = [*words.split(), "", ""][:2]
+        assert first in COMMANDS or (first == "evaluate" and (not second or second in EVALUATIONS)), words
+
+
+def test_the_layout_is_that_of_the_tree() -> None:
+    [layout] = re.findall(r"## Layout\n\n```\n(.*?)```", README, re.DOTALL)
+    named = re.findall(r"(?:^| )(\w+/[\w./]*)(?= )", layout, re.MULTILINE)
+    assert len(named) > 12 and all((ROOT / name).exists() for name in named)
+    rooms = {path.parent.name for path in ROOT.glob("caw/*/__init__.py")} - {"demo"}
+    assert rooms <= {name.strip("/").split("/")[-1] for name in named}
+
+
+def test_every_command_is_named() -> None:
+    [table] = re.findall(r"## Commands\n(.*?)\n## ", README, re.DOTALL)
+    for name in [*COMMANDS, *(f"evaluate {name}" for name in EVALUATIONS)]:
+        assert name == "demo" or name.removeprefix("evaluate ") in re.findall(r"[a-z-]+", table), name
+
+
+def test_detection_of_the_demo_models_texts() -> None:
+    plain, kgw, caw = results("detection.json")["rows"]
+    assert {row["texts"] for row in (plain, kgw, caw)} == {24}
+    found, changed = list(measured().items())[:2]
+    assert found[1] == f"KGW {kgw['found']}, CAW {caw['found']}, unmarked {plain['found']}"
+    said = "; ".join(
+        f"{name} {row['changed']:.1%}, {row['surprise']:.2f}" for name, row in (("KGW", kgw), ("CAW", caw))
+    )
+    assert changed[1] == said.replace("%", " %") and f"unmarked {plain['surprise']:.2f}" in changed[0]
+
+
+def test_maths_under_five_keys() -> None:
+    rows = {row["policy"]: row for row in results("evaluation_qwen05keys/results.json")["rows"] if is_mean(row)}
+    none, mid, caw = (rows[name] for name in ("none", "mid", "hard+caw"))
+    [(what, said)] = [item for item in measured().items() if "maths" in item[0]]
+    figures = [f"{short(row['accuracy'])}, {short(row['tpr_at_fpr_1e2'], 2)}" for row in (mid, caw)]
+    assert said == f"KGW {figures[0]}; CAW {figures[1]}"
+    assert f"unmarked {short(none['accuracy'])}" in what
+    introduction = f"({short(caw['accuracy'])}, {short(mid['accuracy'])} and {short(none['accuracy'])})"
+    assert introduction in README and 1.7 < caw["accuracy"] / mid["accuracy"] < 2  # "nearly twice"
+
+
+def is_mean(row: dict[str, Any]) -> bool:
+    """Whether a row is over all keys (or of unmarked texts)."""
+    return row["keys"] in (0, 5)
+
+
+def test_false_alarms() -> None:
+    found = results("detect_null.json")
+    rates = [rate for row in found["rows"] for rate in row["once"]]
+    above = [rate for rate in rates if rate["low"] > rate["level"]]
+    [(what, said)] = [item for item in measured().items() if "alarms" in item[0] and "unmarked texts" in item[0]]
+    assert not above and said == f"none of {len(rates)} rates above its level (95 %)"
+    keys, marks = ({row[name] for row in found["rows"]} for name in ("key", "watermark_name"))
+    assert f"{found['texts']:,} unmarked texts, {len(keys)} keys, {len(marks)} watermarks" in what
+
+
+def test_the_evaluator() -> None:
+    judged = json.loads((ROOT / "caw" / "evaluator" / "weights" / "smollm2-135m.json").read_text())["metrics"]
+    caw, entropy = (judged["evaluators"][name]["auroc"] for name in ("capacity", "entropy"))
+    assert f"CAW {short(caw)}, entropy {short(entropy)}" in measured().values()
+
+
+def test_times() -> None:
+    alone, together = (
+        next(r["ratio"]["median"] for r in results(f"generate_cpu_{name}.json")["rows"] if r["mode"] == "kgw+caw")
+        for name in ("float32", "float32_b8")
+    )
+    floors = [row["ratio"] for row in results("floor.json")["rows"] if row["dtype"] == "float32"]
+    assert f"{alone:.2f}; {together:.2f}" in measured().values()
+    assert f"{floors[0]:.1f}; {floors[1]:.1f} times" in measured().values()
