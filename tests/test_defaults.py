@@ -23,7 +23,7 @@ from caw.cli.demo_command import demo
 from caw.cli.detection_weights_command import detection_weights
 from caw.cli.evaluate_run_command import evaluate_run_command
 from caw.cost import BenchmarkSettings, modes
-from caw.evaluation.config import config_of, read_config
+from caw.evaluation.config_file import config_of, read_config
 from caw.evaluation.old_names import policy_of_cell
 from caw.evaluator import Evaluator, FeatureSpec
 

@@ -12,7 +12,7 @@ import torch
 from tiny import save_tiny
 
 import caw
-from caw.evaluation.config import config_of
+from caw.evaluation.config_file import config_of
 from caw.evaluation.run import Runner
 from caw.evaluation.store import Store
 from caw.requirements import PACKAGES, require

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import caw
-from caw.evaluation.config import Config, read_config
+from caw.evaluation.config import Config
+from caw.evaluation.config_file import read_config
 from caw.evaluation.store import Generation, Store
 from caw.fitting.labels import EncodedText
 from caw.fitting.teacher import record_encoded

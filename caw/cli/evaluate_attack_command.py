@@ -63,7 +63,8 @@ def evaluate_attack_command(
         require("pyyaml", "reading the run's config")
         require("scikit-learn", "the metrics of an evaluation")
         from caw.evaluation.attacks import AttackSetup
-        from caw.evaluation.attacks.attacker import Attacker, choose_plans
+        from caw.evaluation.attacks.attacker import Attacker
+        from caw.evaluation.config import choose_plans
         from caw.evaluation.metrics.scoring import Scorer
         from caw.evaluation.results import Results
         from caw.evaluation.store import Store
@@ -94,8 +95,8 @@ def evaluate_attack_command(
 def config_of_run(folder: Path) -> Config:
     """The config that a run's folder keeps; raises FileNotFoundError for a folder without one,
     ValueError where texts were made otherwise than it says (with another CAW_KEY, for one)."""
-    from caw.evaluation.config import read_config
-    from caw.evaluation.manifest import check_cells
+    from caw.evaluation.checks import check_cells
+    from caw.evaluation.config_file import read_config
     from caw.evaluation.store import Store
 
     path = folder / "config.yaml"

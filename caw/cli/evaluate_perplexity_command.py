@@ -41,7 +41,7 @@ def evaluate_perplexity_command(
     """
     with user_errors():
         require("pyyaml", "reading the run's config")
-        from caw.evaluation.attacks.attacker import choose_plans
+        from caw.evaluation.config import choose_plans
         from caw.evaluation.metrics.judge import Judge, check_given, judge_name
         from caw.evaluation.metrics.scoring import Scorer
         from caw.evaluation.store import Store

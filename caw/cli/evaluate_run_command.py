@@ -67,7 +67,7 @@ def evaluate_run_command(
     """
     with user_errors():
         require("pyyaml", "--config")
-        from caw.evaluation.config import read_config
+        from caw.evaluation.config_file import read_config
         from caw.evaluation.publishing import publish
         from caw.evaluation.run import Runner, Shard
         from caw.evaluation.store import Store

@@ -1,38 +1,54 @@
-"""Generate for every prompt of a large run: one that cannot be continued becomes a result of its own, never an end."""
+"""Generate for many prompts: one that cannot be continued becomes a result of its own and never ends the run."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import encode_prompts, fit_budget
-from caw.entrance import GenerationResult, iter_generate
+from caw.entrance import GenerationResult, stream_results
 from caw.models.facts import ModelFacts
+from caw.policies import Policy
+from caw.settings import Settings
+from caw.watermarks import Watermark
 
 
 def generate_every(
-    model: Any, tokenizer: Any, prompts: Sequence[str], *, max_new_tokens: int = 200, chat: bool = False, **options: Any
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    settings: Settings,
+    *,
+    watermark: Watermark | None = None,
+    policy: Policy | None = None,
+    report: Callable[[str], None] | None = None,
+    prompt_cache: PromptCache | None = None,
 ) -> Iterator[GenerationResult]:
-    """As `caw.iter_generate` for texts, but where none of the prompts can be continued each is still reported.
+    """A result for every prompt, not in their order; one that cannot be continued has its complaint in `error`.
 
-    `iter_generate` raises there, which is right for a call of one's own, but would stop a shard for good.
+    `caw.iter_generate` does the same, but raises where it can continue none of the prompts. That suits a single call; a
+    shard of a large run would never get past it. Raises what is wrong with the call itself, as `iter_generate` does.
     """
     facts = ModelFacts.of(model, tokenizer)
-    encode_prompts(tokenizer, [], facts, chat=chat)  # what is wrong with the call, not with a prompt, is raised here
-    good, places = [], []
+    encode_prompts(tokenizer, [], facts, chat=settings.chat)  # complains about the call, not about a prompt
+    encoded, places = [], []
     for place, prompt in enumerate(prompts):
         try:
-            [ids] = encode_prompts(tokenizer, [prompt], facts, chat=chat)
+            [ids] = encode_prompts(tokenizer, [prompt], facts, chat=settings.chat)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of cut budgets: iter_generate says it once
-                fit_budget(facts, len(ids), max_new_tokens, place)
+                warnings.simplefilter("ignore")  # of shorter budgets: stream_results warns of them
+                fit_budget(facts, len(ids), settings.max_new_tokens, place)
         except (TypeError, ValueError) as error:
             yield GenerationResult(place, "", [], "error", None, str(error))
             continue
-        good.append(ids)
+        encoded.append(ids)
         places.append(place)
-    if good:
-        for result in iter_generate(model, tokenizer, good, max_new_tokens=max_new_tokens, **options):
+    if encoded:
+        settings = replace(settings, chat=False)  # the template is in the ids
+        for result in stream_results(
+            model, tokenizer, encoded, watermark, policy, settings, report=report, prompt_cache=prompt_cache
+        ):
             yield replace(result, index=places[result.index])

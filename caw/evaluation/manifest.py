@@ -1,15 +1,13 @@
-"""What a cell's texts share and depend on, as far as the config says it; and whether texts were made that way."""
+"""What a cell's texts share and depend on, as far as the config says it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from caw.decoding.plan import marks_eos
 from caw.evaluation.config import CellPlan, Config
-from caw.evaluation.publishing import is_published
-from caw.evaluation.store import Store
+from caw.settings import Settings
 
 
 def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
@@ -23,7 +21,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
         "split": task.split,
         "shots": task.shots,
         "stop": list(task.stop),
-        "generation": config.generation.of_text,
+        "generation": _of_text(config.generation),
     }
     if plan.watermark is None or plan.policy is None:
         return {**made, "watermark": None, "policy": None, "key": None, "key_id": None}
@@ -45,17 +43,8 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     }
 
 
-def check_cells(config: Config, store: Store, plans: Iterable[CellPlan]) -> None:
-    """Raise ValueError for a cell whose texts were made otherwise than the config says now, and for a published copy.
-
-    Detection reads the config: under another key or gamma the clearest mark is not there, and nothing would tell why.
-    """
-    if is_published(store.path):
-        raise ValueError(
-            f"expected a run's folder, found a published copy in {store.path}, which has no texts; name the run's own"
-        )
-    for plan in {plan.name: plan for plan in plans}.values():
-        cell = store.cell(plan.name)
-        if known := cell.manifest:
-            planned = planned_manifest(config, plan)
-            cell.check(planned, known.keys() & planned.keys())
+def _of_text(settings: Settings) -> dict[str, Any]:
+    """The settings that every text of a cell depends on, marked or not."""
+    sampling = ("temperature", "top_k", "top_p", "seed") if settings.do_sample else ()
+    names = ("max_new_tokens", "min_new_tokens", "do_sample", "chat", *sampling)
+    return {name: getattr(settings, name) for name in names}

@@ -7,11 +7,10 @@ left is done too.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +20,9 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.entrance import GenerationResult
 from caw.evaluation import provenance
 from caw.evaluation.bulk import generate_every
-from caw.evaluation.checks import require_for
-from caw.evaluation.config import CellPlan, Config, ModelSpec
-from caw.evaluation.manifest import check_cells, planned_manifest
+from caw.evaluation.checks import check_cells, require_for
+from caw.evaluation.config import CellPlan, Config, choose_plans
+from caw.evaluation.manifest import planned_manifest
 from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.results import Results
 from caw.evaluation.store import Cell, Generation, Store
@@ -95,12 +94,7 @@ class Runner:
 
     def plan(self) -> list[CellPlan]:
         """Cells in order; raises ValueError if `only` leaves none."""
-        every = self.config.plan()
-        chosen = [p for p in every if not self.only or any(fnmatch.fnmatchcase(p.name, glob) for glob in self.only)]
-        if not chosen:
-            names = ", ".join(dict.fromkeys(p.name for p in every[:4]))
-            raise ValueError(f"--only must match a cell, {' '.join(self.only)} matches none of {names}, ...")
-        return chosen
+        return choose_plans(self.config.plan(), self.only)
 
     def questions(self, plan: CellPlan) -> list[Question]:
         """The questions of a cell, all processes' shares."""
@@ -186,15 +180,15 @@ class Runner:
         task: Task,
         loaded: Loaded,
         mark: Watermark | None,
-        policy: Any,
+        policy: Policy | None,
         bar: Bar,
         prompts: PromptCache | None,
-    ) -> Any:
-        """Generations of all questions in one call, which reads the shots that their prompts share only once."""
-        settings = asdict(self.config.generation)
+    ) -> Iterator[GenerationResult]:
+        """Answers to all questions in one call, which reads the examples that their prompts share only once."""
+        settings = replace(self.config.generation, stop=task.stop or None, return_trace=mark is not None)
         return generate_every(
-            loaded.model, loaded.tokenizer, [question.prompt for question in todo], watermark=mark, policy=policy,
-            stop=task.stop or None, return_trace=mark is not None, report=bar.note, prompt_cache=prompts, **settings,
+            loaded.model, loaded.tokenizer, [question.prompt for question in todo], settings, watermark=mark,
+            policy=policy, report=bar.note, prompt_cache=prompts,
         )  # fmt: skip
 
     def prompts(self, loaded: Loaded, task: str, again: bool) -> PromptCache | None:
@@ -209,7 +203,7 @@ class Runner:
         """The model of that name; one that is in memory already is not loaded again."""
         if self.loaded is None or self.loaded.name != name:
             self.loaded = None  # frees the other one first
-            spec: ModelSpec = self.config.models[name]
+            spec = self.config.models[name]
             model, tokenizer = load_model(spec.source, device=spec.device or self.shard.device(), dtype=spec.dtype)
             self.loaded = Loaded(name, model, tokenizer, provenance.weights_sha256(spec.source, model))
         return self.loaded

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 import caw
-from caw.evaluation.config import CellPlan, config_of, parse_config, read_config
+from caw.evaluation.config import CellPlan
+from caw.evaluation.config_file import config_of, parse_config, read_config
 from caw.evaluation.store import comparable
 
 BASE: dict[str, Any] = {
@@ -136,7 +137,7 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("runs", "some", "runs must be all or a list"),
         ("keys", 0, "keys must be an integer in .1,"),
         ("generation", {"max_new_tokens": 0}, "generation.max_new_tokens must be"),
-        ("generation", {"mark_eos": "no"}, "generation.mark_eos must be true or false, got 'no'"),
+        ("generation", {"mark_eos": "no"}, "generation.mark_eos must be True, False or None, got 'no'"),
         ("generation", {"tokens": 5}, "generation has an unknown field 'tokens'; known: max_new_tokens"),
     ],
 )

@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.evaluation.attacks.attacker import Attacker
-from caw.evaluation.config import Config, config_of
+from caw.evaluation.config import Config
+from caw.evaluation.config_file import config_of
 from caw.evaluation.publishing import Published
 from caw.evaluation.results import Results
 from caw.evaluation.run import Runner, Shard

@@ -6,7 +6,6 @@ be repeated (an endpoint's), is made once per text however many keys it is teste
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -210,12 +209,3 @@ class Attacker:
 
 def _identity(text_id: str, attack: str, **names: Any) -> tuple[Any, ...]:
     return Score(id=text_id, attack=attack, p_value=1.0, z=0.0, num_scored=0, num_tokens=0, **names).identity
-
-
-def choose_plans(plans: Sequence[CellPlan], only: Sequence[str]) -> list[CellPlan]:
-    """Cells whose name matches one of the globs, all for none; raises ValueError if that leaves nothing."""
-    chosen = [p for p in plans if not only or any(fnmatch.fnmatchcase(p.name, glob) for glob in only)]
-    if not chosen:
-        names = ", ".join(list(dict.fromkeys(p.name for p in plans))[:4])
-        raise ValueError(f"--only must match a cell, {' '.join(only)} matches none of {names}, ...")
-    return chosen

@@ -16,7 +16,7 @@ import numpy as np
 
 from caw.evaluation import files
 from caw.evaluation.answers import current_scores
-from caw.evaluation.config import config_of
+from caw.evaluation.config_file import config_of
 from caw.evaluation.metrics import detectability
 from caw.evaluation.metrics.accuracy import difference_interval
 from caw.evaluation.metrics.judge import PERPLEXITY_FILE, SAID

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from caw.cli import app
 from caw.detection import Detector
 from caw.evaluation.attacks import AttackSetup
-from caw.evaluation.attacks.attacker import Attacker, attack_texts, choose_plans
+from caw.evaluation.attacks.attacker import Attacker, attack_texts
 from caw.evaluation.attacks.word_d import WordD
-from caw.evaluation.config import Config, read_config
+from caw.evaluation.config import Config, choose_plans
+from caw.evaluation.config_file import read_config
 from caw.evaluation.metrics.judge import Judge
 from caw.evaluation.metrics.perplexity import perplexities
 from caw.evaluation.metrics.scoring import Scorer

@@ -11,7 +11,8 @@ import pytest
 from tiny import save_tiny
 
 from caw.detection import TokenWeights, detect
-from caw.evaluation.config import Config, PolicySpec, config_of
+from caw.evaluation.config import Config, PolicySpec
+from caw.evaluation.config_file import config_of
 from caw.evaluation.manifest import planned_manifest
 from caw.evaluation.metrics.detectability import reweighted
 from caw.evaluation.metrics.scoring import Scorer, takes_weights
