@@ -25,6 +25,7 @@ from caw.io.jsonl import JsonlWriter, line_id
 from caw.models import load_model
 from caw.policies import Policy
 from caw.requirements import require
+from caw.settings import Settings
 from caw.watermarks import Watermark
 
 MADE_BY = "caw.ray"
@@ -34,10 +35,11 @@ UNLABELLED = ("batch_size", "mark_eos")  # options that texts do not depend on, 
 
 
 @dataclass(frozen=True)
-class Settings:
+class Job:
     """What every actor is told; the watermark's key travels to the actors inside Ray and is written nowhere.
 
-    output: folder. model, device, dtype: as in `caw.load_model`. options: of `caw.iter_generate`.
+    output: folder. model, device, dtype: as in `caw.load_model`. options: of `Settings`; no traces unless asked for.
+    Raises TypeError or ValueError for an option that does not exist or cannot be.
     """
 
     output: str
@@ -50,6 +52,13 @@ class Settings:
     device: str | None = None
     dtype: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _ = self.settings  # checks the options before anything is started
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(**{"return_trace": False, **self.options})
 
     @property
     def label(self) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def generate_dataset(
         model, device, dtype: as in `caw.load_model`; every actor loads it once.
         shards: files of the output. A shard's prompts lie in one actor's memory: about 1000 to 10,000 are a good size.
         actors: how many work at once; None = the cluster's GPUs, or one where it has none.
-        options: of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
+        options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
 
     Returns the summary. A prompt that cannot be continued is a line with finish_reason "error".
     Raises ImportError without Ray, ValueError for rows without id or prompt and for a folder of another run.
@@ -110,7 +119,7 @@ def generate_dataset(
     ray = _ray()
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= 99999:
         raise ValueError(f"shards must be an integer in [1, 99999], got {shards!r}; give e.g. 256")
-    settings = Settings(
+    job = Job(
         str(Path(output).resolve()),
         shards,
         str(model),
@@ -122,27 +131,27 @@ def generate_dataset(
         dtype,
         options,
     )
-    begin(settings)
-    done = run_shards(ray, dataset_of(prompts), settings, actors)
+    begin(job)
+    done = run_shards(ray, dataset_of(prompts), job, actors)
     return Summary(
         sum(row["written"] for row in done), sum(1 for _ in read_output(output)), sum(row["errors"] for row in done),
         sum(row["repeated"] for row in done),
     )  # fmt: skip
 
 
-def run_shards(ray: Any, data: Any, settings: Settings, actors: int | None) -> list[dict[str, Any]]:
+def run_shards(ray: Any, data: Any, job: Job, actors: int | None) -> list[dict[str, Any]]:
     """Counts of every shard of a Ray data set, made by a pool of actors."""
-    fields, names = (settings.id_field, settings.prompt_field), data.schema().names
+    fields, names = (job.id_field, job.prompt_field), data.schema().names
     for name in fields:
         if name not in names:
             raise ValueError(f"rows must have a field {name!r}, found {', '.join(names)}; add it or name another")
     gpus = int(ray.cluster_resources().get("GPU", 0))
     pool = ray.data.ActorPoolStrategy(size=actors or max(1, gpus))
     keyed = data.select_columns(list(dict.fromkeys(fields))).map_batches(
-        add_shards, batch_format="pandas", fn_kwargs={"id_field": settings.id_field, "shards": settings.shards}
+        add_shards, batch_format="pandas", fn_kwargs={"id_field": job.id_field, "shards": job.shards}
     )
     made = keyed.groupby(SHARD_COLUMN).map_groups(
-        ShardActor, fn_constructor_args=(settings,), compute=pool, num_gpus=1 if gpus else 0, batch_format="pandas"
+        ShardActor, fn_constructor_args=(job,), compute=pool, num_gpus=1 if gpus else 0, batch_format="pandas"
     )
     return list(made.take_all())
 
@@ -174,18 +183,18 @@ def read_output(output: str | Path) -> Iterator[dict[str, Any]]:
             yield from read_lines(path)
 
 
-def begin(settings: Settings) -> None:
+def begin(job: Job) -> None:
     """Make the folder, or see that it is this run's."""
-    path = Path(settings.output) / "run.json"
+    path = Path(job.output) / "run.json"
     known = read_json(path)
     if known is None:
-        write_json(path, settings.label)
+        write_json(path, job.label)
         return
     known = {"mark_eos": True, **known}  # folders from before the choice
-    for name, value in settings.label.items():
+    for name, value in job.label.items():
         if known.get(name) != value:
             raise ValueError(
-                f"{settings.output} was made with {name} {known.get(name)}, this run has {value}; "
+                f"{job.output} was made with {name} {known.get(name)}, this run has {value}; "
                 "go back to that, or name another folder"
             )
 
@@ -205,13 +214,13 @@ def add_shards(batch: Any, *, id_field: str, shards: int) -> Any:
 class ShardActor:
     """Keeps a model; called with the rows of one shard, writes what its file lacks."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.model, self.tokenizer = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model, self.tokenizer = load_model(job.model, device=job.device, dtype=job.dtype)
 
     def __call__(self, rows: Any) -> dict[str, list[int]]:
         """Counts of one shard; rows: a pandas frame of ids, prompts and the shard's number."""
-        s = self.settings
+        s = self.job
         number = int(rows[SHARD_COLUMN].iloc[0])
         path = Path(s.output) / f"shard-{number:05}-of-{s.shards:05}.jsonl"
         counts = write_shard(self.model, self.tokenizer, s, path, rows[s.id_field], rows[s.prompt_field])
@@ -219,14 +228,14 @@ class ShardActor:
 
 
 def write_shard(
-    model: Any, tokenizer: Any, settings: Settings, path: Path, ids: Sequence[Any], prompts: Sequence[Any]
+    model: Any, tokenizer: Any, job: Job, path: Path, ids: Sequence[Any], prompts: Sequence[Any]
 ) -> dict[str, int]:
     """Write the lines that a shard's file lacks; returns how many were written, in error, and repeated ids.
 
     Waits while another actor, which Ray may have given up, still writes the shard.
     """
     written = errors = repeated = 0
-    mark = settings.watermark
+    mark = job.watermark
     with JsonlWriter(path, resume=True, made_by=MADE_BY, keep=line_id, wait=True) as writer:
         done, todo, seen = set(writer.existing), dict[Any, str](), set[Any]()
         for row_id, prompt in zip(ids, prompts, strict=True):
@@ -236,10 +245,7 @@ def write_shard(
             if name not in done:
                 todo.setdefault(name, prompt if isinstance(prompt, str) else "")
         names = list(todo)
-        results = generate_every(
-            model, tokenizer, list(todo.values()), watermark=mark, policy=settings.policy,
-            **{"return_trace": False, **settings.options},
-        )  # fmt: skip
+        results = generate_every(model, tokenizer, list(todo.values()), job.settings, watermark=mark, policy=job.policy)
         for result in results:
             line = {"id": names[result.index], "text": result.text, "tokens": result.tokens}
             line |= {"finish_reason": result.finish_reason, "key_id": mark.key_id if mark is not None else None}

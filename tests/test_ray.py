@@ -41,12 +41,12 @@ def expected(model: str) -> dict[str, str]:
     return {p["id"]: text for p, text in zip(PROMPTS, out.texts, strict=True)}
 
 
-def settings(model: str, output: Path, **changes: Any) -> scale.Settings:
-    made = scale.Settings(str(output), 1, model, caw.KGW(key=11), dtype="float32", options=OPTIONS)
+def job(model: str, output: Path, **changes: Any) -> scale.Job:
+    made = scale.Job(str(output), 1, model, caw.KGW(key=11), dtype="float32", options=OPTIONS)
     return replace(made, **changes)
 
 
-def write(model: str, made: scale.Settings, path: Path, rows: list[dict[str, Any]]) -> dict[str, int]:
+def write(model: str, made: scale.Job, path: Path, rows: list[dict[str, Any]]) -> dict[str, int]:
     network, tokenizer = load_model(model, dtype="float32")
     ids = np.array([row["id"] for row in rows], dtype=object)
     return scale.write_shard(network, tokenizer, made, path, ids, [row["prompt"] for row in rows])
@@ -59,7 +59,7 @@ def test_shards_are_even_and_the_same_everywhere() -> None:
 
 
 def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expected: dict[str, str]) -> None:
-    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     assert write(model, made, path, PROMPTS[:5]) == {"written": 5, "errors": 0, "repeated": 0}
     path.write_bytes(path.read_bytes()[:-9])
     rows = [*PROMPTS, PROMPTS[0]]
@@ -70,7 +70,7 @@ def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expe
 
 
 def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
-    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     write(model, made, path, PROMPTS[:2])
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(ValueError, match="must hold each id once, line 3 repeats"):
@@ -78,7 +78,7 @@ def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None
 
 
 def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Path) -> None:
-    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     other, counts = JsonlWriter(path), list[dict[str, int]]()
     second = threading.Thread(target=lambda: counts.append(write(model, made, path, PROMPTS[:2])))
     second.start()
@@ -89,7 +89,7 @@ def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Pat
 
 
 def test_prompts_that_cannot_be_continued_are_lines_too(model: str, tmp_path: Path) -> None:
-    path, made = tmp_path / "shard-00000-of-00001.jsonl", settings(model, tmp_path)
+    path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     rows = [{"id": np.int64(1), "prompt": ""}, {"id": np.int64(2), "prompt": None}]
     assert write(model, made, path, rows) == {"written": 2, "errors": 2, "repeated": 0}
     found = list(scale.read_output(tmp_path))
@@ -100,7 +100,7 @@ def test_prompts_that_cannot_be_continued_are_lines_too(model: str, tmp_path: Pa
 
 def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: Path) -> None:
     secret = 123_456_789_123_456_789
-    made = settings(model, tmp_path, watermark=caw.KGW(key=secret))
+    made = job(model, tmp_path, watermark=caw.KGW(key=secret))
     scale.begin(made)
     scale.begin(replace(made, options={**OPTIONS, "batch_size": 2}))
     assert str(secret) not in (tmp_path / "run.json").read_text()
@@ -111,7 +111,7 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
 
 def test_a_folder_from_before_the_choice_about_ends_marked_them(model: str, tmp_path: Path) -> None:
     for mark, asked, same in ((caw.KGW(key=1), True, False), (None, None, True)):
-        made = settings(model, tmp_path, watermark=mark)
+        made = job(model, tmp_path, watermark=mark)
         made = replace(made, output=str(tmp_path / repr(asked)))
         Path(made.output).mkdir()
         scale.begin(replace(made, options={**OPTIONS, **({} if asked is None else {"mark_eos": asked})}))
@@ -123,6 +123,13 @@ def test_a_folder_from_before_the_choice_about_ends_marked_them(model: str, tmp_
         if not same:
             with pytest.raises(ValueError, match="was made with mark_eos True, this run has False"):
                 scale.begin(made)
+
+
+def test_options_are_checked_before_anything_starts(model: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"max_new_tokens must be an integer in .* got 0"):
+        job(model, tmp_path, options={"max_new_tokens": 0})
+    with pytest.raises(TypeError, match="streamer"):
+        job(model, tmp_path, options={"streamer": print})
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ LEGEND = {
     "mean score": "what a token adds to the test on average: of kgw and unigram the share of green tokens",
     "changed": "share of tokens that the mark chose and the model alone would not have",
 }
+SAID_SETTINGS = ("max_new_tokens", "do_sample", "temperature", "seed")
 MEASURED = ("power", "found", "mean score", "changed")  # blank where no text was written with a setting
 
 
@@ -119,7 +120,7 @@ def tune_command(
             )  # fmt: skip
         policy = opt.build_policy("capacity", {"evaluator": evaluator, "beta": beta}, model)
         assert isinstance(policy, CapacityPolicy)
-        Settings(max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)  # refused before loading
+        settings = Settings(max_new_tokens, do_sample=sample, temperature=temperature, seed=seed)  # before loading
         jobs, bad = read_jobs(prompt, input, field)
         if not jobs:
             raise ValueError("expected at least one prompt, got none; give --input or --prompt")
@@ -127,14 +128,14 @@ def tune_command(
         with doing(f"loading {model}"):
             network, tokenizer = load_model(model, device=on, dtype=dtype)
         ids = encode(network, tokenizer, [job.prompt for job in jobs[:max_prompts]], chat=chat)
-        settings = {"max_new_tokens": max_new_tokens, "do_sample": sample, "temperature": temperature, "seed": seed}
         tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens, tell)
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)
         _show(tuned, fpr, tuner.tokens)
         if json_file:
             about = {
                 "model": model, "watermark": opt.describe(mark), "fpr": fpr, "length": tuner.tokens,
-                "wanted": {"protected": protect, "power": power}, "settings": {**settings, "chat": chat},
+                "wanted": {"protected": protect, "power": power},
+                "settings": {name: getattr(settings, name) for name in SAID_SETTINGS} | {"chat": chat},
             }  # fmt: skip
             write_text(json_file, json.dumps({**tuned.as_dict(), **about}, indent=1) + "\n")
             complain(f"wrote {json_file}")

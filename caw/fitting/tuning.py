@@ -20,7 +20,7 @@ from caw.decoding.prompts import encode_prompts
 from caw.defaults import BETA
 from caw.detection import Detector
 from caw.detection.power import expected_power
-from caw.entrance import generate
+from caw.entrance import GenerationOutput, generate
 from caw.evaluator import Evaluator
 from caw.fitting.labels import EncodedText
 from caw.fitting.teacher import record_encoded
@@ -28,6 +28,7 @@ from caw.fitting.train import predict
 from caw.io.figures import save_figure
 from caw.policies import CapacityPolicy
 from caw.requirements import require
+from caw.settings import Settings
 from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR
 from caw.watermarks import Watermark
 
@@ -73,7 +74,7 @@ class Tuner:
     Args:
         model, tokenizer: as `caw.load_model` gives them. prompts: token ids, a list each.
         evaluator: the network behind the policy.
-        options: of `caw.generate` (max_new_tokens, do_sample, ...), the same for every run.
+        settings: of every run.
         watermark: needed for power only. fpr, tokens: power is the share of texts of `tokens` tokens found at `fpr`.
         say: told what is generated next.
     """
@@ -82,7 +83,7 @@ class Tuner:
     tokenizer: Any
     prompts: Sequence[Sequence[int]]
     evaluator: Evaluator
-    options: dict[str, Any]
+    settings: Settings
     watermark: Watermark | None = None
     fpr: float = 1e-3
     tokens: int = 200
@@ -94,7 +95,7 @@ class Tuner:
     def _capacities(self) -> np.ndarray:
         """Capacity of every token of the unwatermarked texts, ascending."""
         self.say("texts without a mark")
-        out = generate(self.model, self.tokenizer, list(self.prompts), return_trace=False, **self.options)
+        out = self._generate(return_trace=False)
         coded = [
             EncodedText.unlabelled(f"prompt {i}", prompt, new)
             for i, (prompt, new) in enumerate(zip(self.prompts, out.sequences, strict=True))
@@ -107,6 +108,9 @@ class Tuner:
             spec, table = self.evaluator.spec, self.evaluator.token_class
             capacity = predict(self.evaluator, positions.features(spec, np.arange(len(positions)), table))
         return np.sort(np.clip(capacity, CAPACITY_FLOOR, 1 - CAPACITY_FLOOR))
+
+    def _generate(self, **options: Any) -> GenerationOutput:
+        return generate(self.model, self.tokenizer, list(self.prompts), **{**asdict(self.settings), **options})
 
     def protected(self, theta: float) -> float:
         """Share of the unwatermarked tokens whose capacity is at least theta."""
@@ -128,9 +132,7 @@ class Tuner:
         assert self.watermark is not None
         self.say(f"texts at theta {theta:g}, beta {beta:g}")
         policy = CapacityPolicy(self.evaluator, theta, beta)
-        out = generate(
-            self.model, self.tokenizer, list(self.prompts), watermark=self.watermark, policy=policy, **self.options
-        )
+        out = self._generate(watermark=self.watermark, policy=policy)
         # an end token is no text: nobody reads it, and no mark decides about it
         ended = zip(out.sequences, out.finish_reasons, strict=True)
         texts = [np.array(t, dtype=np.int64) for s, why in ended if (t := s[:-1] if why == "eos" else s)]

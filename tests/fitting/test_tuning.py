@@ -13,6 +13,7 @@ import caw
 from caw.defaults import BETA
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.fitting.tuning import BETAS, SHARES, Point, Tuner, encode, plot, tune
+from caw.settings import Settings
 from caw.testing import margin
 
 
@@ -94,17 +95,16 @@ def real():
     torch.manual_seed(3)
     evaluator = Evaluator(FeatureSpec(), hidden=8).eval().requires_grad_(False)
     prompts = encode(model, tokenizer, ["the sky is", "a small text about", "blue light"])
-    options = {"max_new_tokens": 20, "progress": False}
-    return Tuner(model, tokenizer, prompts, evaluator, options, caw.KGW(key=5, delta=4.0), 1e-2, 20)
+    return Tuner(model, tokenizer, prompts, evaluator, Settings(20), caw.KGW(key=5, delta=4.0), 1e-2, 20)
 
 
 def test_capacities_are_those_of_decoding(real):
     """At theta 0 the text is the unwatermarked one, and decoding's own trace holds the capacities."""
     policy = caw.CapacityPolicy(real.evaluator, theta=1e-9, beta=1.0)
     out = caw.generate(
-        real.model, real.tokenizer, real.prompts, watermark=real.watermark, policy=policy, **real.options
+        real.model, real.tokenizer, real.prompts, watermark=real.watermark, policy=policy, max_new_tokens=20
     )
-    plain = caw.generate(real.model, real.tokenizer, real.prompts, **real.options)
+    plain = caw.generate(real.model, real.tokenizer, real.prompts, max_new_tokens=20)
     assert out.sequences == plain.sequences and len(real.capacities) == plain.num_tokens
     seen = np.array([c for trace in out.trace for c in trace.capacity])
     seen = seen[~np.isnan(seen)].clip(1e-4, 1 - 1e-4)
@@ -128,4 +128,4 @@ def test_measure_on_a_tiny_model(real, tmp_path):
 def test_prompts_that_end_at_once_are_named(real, monkeypatch):
     monkeypatch.setattr("caw.fitting.tuning.generate", lambda *a, **k: SimpleNamespace(sequences=[[], [], []]))
     with pytest.raises(ValueError, match="wrote nothing"):
-        Tuner(real.model, real.tokenizer, real.prompts, real.evaluator, real.options)
+        Tuner(real.model, real.tokenizer, real.prompts, real.evaluator, real.settings)
