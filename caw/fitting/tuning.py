@@ -26,6 +26,7 @@ from caw.fitting.labels import EncodedText
 from caw.fitting.teacher import record_encoded
 from caw.fitting.train import predict
 from caw.io.figures import save_figure
+from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy
 from caw.requirements import require
 from caw.settings import Settings
@@ -210,7 +211,7 @@ def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
 
 def encode(model: Any, tokenizer: Any, prompts: Sequence[str], *, chat: bool = False) -> list[list[int]]:
     """Token ids of prompts, as `caw.generate` encodes them."""
-    return [list(ids) for ids in encode_prompts(tokenizer, list(prompts), model, chat=chat)]
+    return [list(ids) for ids in encode_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), chat=chat)]
 
 
 def plot(tuned: Tuned, path: str | Path) -> None:
