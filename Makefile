@@ -1,5 +1,5 @@
-# make demo | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | benchmark | cuda-compile | aot-all |
-# gpu-check | sanitize | fuzz | clean
+# make demo | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | docs | docs-serve | benchmark |
+# cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -20,7 +20,7 @@ comma := ,
 export GOMP_SPINCOUNT ?= 3000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-fast lint format clean distclean
+.PHONY: help demo setup test test-fast lint format docs docs-serve clean distclean
 
 help:
 	@sed -n '1,4s/^# //p' Makefile
@@ -70,6 +70,14 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# the site, into site/; a broken link, a missing table or a page that would fetch from elsewhere fails. The variable stops
+# an advertisement of the theme's
+docs: $(TEST_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet $(ARGS)
+
+docs-serve: $(TEST_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "expected Python 3.10 or newer, found $$($(PYTHON) --version); run make PYTHON=python3.12" >&2; exit 2; }
@@ -91,14 +99,14 @@ $(DEMO_STAMP): $(BUILD_FILES) | $(BIN)/python
 
 # all that the demo needs as well, so that a fresh `make test` compiles once
 $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
-	$(call install,demo$(comma)test$(comma)gpu$(comma)bench)
+	$(call install,demo$(comma)test$(comma)gpu$(comma)bench$(comma)docs)
 	@touch $(DEMO_STAMP)
 
 # the stamps go too: what was compiled is gone, so the next call must install again
 clean:
 	rm -f $(DEMO_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find caw csrc triton_kernels tests benchmarks gates -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find caw csrc triton_kernels tests benchmarks gates docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)

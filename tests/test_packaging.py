@@ -97,7 +97,7 @@ def pins() -> list[tuple[Requirement, str]]:
 @needs_checkout
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
 def test_constraints_pin_what_is_asked_for(python: str) -> None:
-    """Every dependency of the program, the demo and the tests has exactly one pin, inside its declared range."""
+    """Every dependency of the program, demo, tests and pages has exactly one pin, inside its declared range."""
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     pinned: dict[str, str] = {}
     for requirement, version in pins():
@@ -106,7 +106,7 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
             pinned[requirement.name] = version
     for line in importlib.metadata.requires("caw") or []:
         wanted = Requirement(line)
-        extras = ("", "demo", "test", "gpu")
+        extras = ("", "demo", "test", "gpu", "docs")
         if any(wanted.marker is None or wanted.marker.evaluate({**environment, "extra": e}) for e in extras):
             assert pinned[wanted.name] in SpecifierSet(str(wanted.specifier)), line
     assert pinned["torch"] == "2.13.0"
@@ -118,4 +118,4 @@ def test_ci_runs_the_tests() -> None:
     assert script.stat().st_mode & 0o111
     lines = script.read_text().splitlines()
     assert "set -euo pipefail" in lines
-    assert lines[-3:] == ["make lint", 'make gate ARGS="--stale --no-receipts"', "make test"]
+    assert lines[-4:] == ["make lint", "make docs", 'make gate ARGS="--stale --no-receipts"', "make test"]

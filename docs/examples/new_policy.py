@@ -1,0 +1,47 @@
+"""A policy of one's own: the less sure the model is of a token, the more strongly it is marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+import caw
+from caw.policies import Policy, Signals
+from caw.policies.entropy import entropy
+
+
+@dataclass(frozen=True)
+class EntropyRamp(Policy):
+    """Strength rises with the entropy of p_i, from 0 at none to `value` at `nats` and beyond."""
+
+    nats: float = 2.0
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.nats > 0:
+            raise ValueError(f"nats must be above 0, got {self.nats}; use 2")
+
+    @property
+    def max_strength(self) -> float:
+        return self.value  # ladders are built up to it, so it must be true
+
+    def strength(self, signals: Signals) -> torch.Tensor:
+        """signals.logits float32 [B, V] -> strength float32 [B]."""
+        return (self.value * (entropy(signals.logits) / self.nats).clamp(max=1)).float()
+
+
+def main() -> None:
+    """The share of tokens that the mark changed, under the ramp and under the plain watermark."""
+    model, tokenizer = caw.load_model("smollm2-135m")
+    watermark = caw.KGW(key=42)
+    for policy in (caw.FixedStrength(1.0), EntropyRamp()):
+        out = caw.generate(model, tokenizer, "Why do we sleep?", watermark=watermark, policy=policy, chat=True)
+        assert out.trace is not None
+        changed = sum(choice > 0 for choice in out.trace[0].choice) / out.num_tokens
+        found = caw.detect(out.texts[0], tokenizer, watermark)
+        print(f"{type(policy).__name__}: {changed:.0%} of the tokens changed, p = {found.p_value:.1e}")
+
+
+if __name__ == "__main__":
+    main()

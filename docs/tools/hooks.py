@@ -1,0 +1,47 @@
+"""What mkdocs runs while it builds the site: measured tables, reports and the command line, written into the pages.
+
+A line `<!-- table: NAME -->` of a page becomes the table NAME of `result_tables`, `<!-- report: RUN -->` the report of
+a published run, `<!-- commands -->` every command with its options. Figures beside the results are at `figures/`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from addresses import fetches
+from command_line import command_line
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from result_tables import RESULTS, report, table
+
+MARKER = re.compile(r"^<!-- (table|report|commands):? ?(.*?) -->$", re.MULTILINE)
+MAKERS = {"table": table, "report": report, "commands": lambda name: command_line()}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """The figures of the results become files of the site."""
+    for path in sorted(RESULTS.rglob("*.svg")):
+        place = f"figures/{path.relative_to(RESULTS).as_posix()}"
+        files.append(File.generated(config, place, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **rest: Any) -> str:
+    """The page with its tables in it; PluginError names the page and the marker."""
+
+    def made(found: re.Match[str]) -> str:
+        try:
+            return MAKERS[found[1]](found[2])
+        except (KeyError, ValueError, OSError) as error:
+            raise PluginError(f"{page.file.src_uri}: {found[0]} cannot be made: {error}") from error
+
+    return MARKER.sub(made, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """PluginError where a page would fetch anything from elsewhere when it is opened."""
+    for path in sorted(Path(config.site_dir).rglob("*.html")):
+        for fetched in fetches(path.read_text(encoding="utf-8")):
+            raise PluginError(f"{path.name} would fetch {fetched} when opened; keep the site to its own files")

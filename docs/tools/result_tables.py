@@ -1,0 +1,266 @@
+"""Tables of measured results for the pages, made from what benchmarks/results holds when the site is built.
+
+A page names one: `<!-- table: NAME -->`, or with a run of `caw evaluate`: `<!-- table: accuracy qwen05 -->`. Every
+figure stands in a result file, and the file and its command are named under the table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from caw.evaluation import report_tables
+from caw.evaluation.report_data import ReportData, read_report_data
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+# of files that do not name their own
+COMMANDS = {
+    "detection.json": "python benchmarks/bench_detection.py",
+    "floor.json": "python benchmarks/bench_floor.py",
+    "batches.json": "python benchmarks/bench_batches.py",
+    "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
+    **{
+        f"evaluation_{run}/results.json": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
+        for run in ("qwen05", "qwen05keys", "qwen05ends", "qwen15", "qwen15ends")
+    },
+}
+REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
+
+sys.path.append(str(ROOT / "benchmarks"))  # its tables.py makes those of benchmarks/README.md
+import tables as benchmark_tables  # noqa: E402
+
+
+def table(name: str) -> str:
+    """The table of a marker: a name, and for evaluations the run. KeyError for an unknown one."""
+    kind, *arguments = name.split()
+    if kind in benchmark_tables.TABLES:
+        return benchmark_tables.TABLES[kind](RESULTS)
+    if kind not in TABLES:
+        raise KeyError(f"no table {kind!r}; known are {', '.join(sorted({**TABLES, **benchmark_tables.TABLES}))}")
+    return TABLES[kind](*arguments)
+
+
+def report(run: str) -> str:
+    """report.md of a published run without its title; headings one level down would break nothing, so they stay."""
+    text = (RESULTS / f"evaluation_{run}" / "report.md").read_text(encoding="utf-8")
+    body = "\n".join(text.splitlines()[REPORT_TITLE_LINES:])
+    return body.replace("](figures/", f"](../figures/evaluation_{run}/figures/")
+
+
+# ---- runs of `caw evaluate` ------------------------------------------------------------------------------------------
+@lru_cache
+def _data(run: str) -> ReportData:
+    return read_report_data(RESULTS / f"evaluation_{run}")
+
+
+def accuracy(run: str, task: str = "gsm8k") -> str:
+    """The paper's Table 1 of a run: accuracy, AUC, F1, share found."""
+    found = report_tables.main_table(_data(run), task)
+    return f"{found.markdown()}\n{_source(f'evaluation_{run}/results.json')}"
+
+
+def equal_detection(run: str, *measures: str) -> str:
+    """Accuracy of a policy over a fixed strength that is found as well, by the measures named (all without)."""
+    data = _data(run)
+    kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
+    found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
+    return f"{found.markdown()}\n{_source(f'evaluation_{run}/results.json')}"
+
+
+# ---- detection -------------------------------------------------------------------------------------------------------
+def null() -> str:
+    """False alarms on unmarked text, pooled over keys."""
+    found = _read("detect_null.json")
+    names = list(dict.fromkeys(row["watermark_name"] for row in found["rows"]))
+    levels = [rate["level"] for rate in found["rows"][0]["rates"]]
+    rows = []
+    for name in names:
+        own = [row for row in found["rows"] if row["watermark_name"] == name]
+        for how, says in (("once", "once in the corpus"), ("rates", "text by text")):
+            spans = [[row[how][i]["rate"] for row in own] for i in range(len(levels))]
+            rows.append((name, says, *(f"{_share(min(s))} - {_share(max(s))}" for s in spans)))
+    texts = f"{found['texts']:,} texts, {found['tokens']:,} tokens, the least and the greatest rate of 5 keys."
+    header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
+    return f"{_table(header, rows)}\n\n{texts} {_source('detect_null.json')}"
+
+
+def power() -> str:
+    """Share of marked texts found by length, measured and expected."""
+    found = _read("detect_power.json")
+    rows = [
+        (r["watermark"], r["prompts"], r["tokens"], f"{r['fpr']:g}", r["texts"],
+         f"{r['measured']:.2f} ({r['low']:.2f} - {r['high']:.2f})", f"{r['expected']:.2f}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    header = ("watermark", "prompts", "tokens", "level", "texts", "found (95 % interval)", "expected")
+    return f"{_table(header, rows)}\n\n{_source('detect_power.json')}"
+
+
+def retokenise() -> str:
+    """What reading text instead of the generated ids changes."""
+    found = _read("detect_retokenise.json")
+    rows = [
+        (r["texts_of"], r["texts"], _share(1 - r["same"]), _share(r["lost"]), r["tests"],
+         f"{r['median_log10_p']['ids']:.1f}", f"{r['median_log10_p']['text']:.1f}",
+         f"{r['found']['ids']:.3f}", f"{r['found']['text']:.3f}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    header = ("texts of", "texts", "with other ids", "tokens lost", "tests", "median log10 p, ids", "from text",
+              "found, ids", "from text")  # fmt: skip
+    return f"{_table(header, rows)}\n\nLevel {found['fpr']:g}. {_source('detect_retokenise.json')}"
+
+
+def weights() -> str:
+    """Weighted against unweighted detection."""
+    rows = [
+        (r["how"], r["tokens"], f"{r['fpr']:g}", r["texts"], f"{r['plain']:.3f}", f"{r['weighted']:.3f}", r["gained"],
+         r["lost"], f"{r['sign_test_p']:.3f}")
+        for r in _read("detect_weights.json")["rows"]
+    ]  # fmt: skip
+    header = ("texts marked", "tokens", "level", "texts", "found", "found, weighted", "gained", "lost", "sign test p")
+    return f"{_table(header, rows)}\n\n{_source('detect_weights.json')}"
+
+
+def regions() -> str:
+    """How well marked parts of longer texts are found."""
+    found = _read("detect_regions.json")
+    rows = [
+        (r["kind"], r["case"], r["texts"], r["found"], f"{r['covered']:.2f}", f"{r['marked']:.2f}")
+        for r in found["rows"] if "covered" in r
+    ]  # fmt: skip
+    header = ("texts", "marked part", "texts", "found", "of the part covered", "of the regions marked")
+    return f"{_table(header, rows)}\n\nMedians; level {found['fpr']:g}. {_source('detect_regions.json')}"
+
+
+def detection() -> str:
+    """24 prompts, plain, marked and marked under CAW."""
+    found = _read("detection.json")
+    rows = [
+        (r["variant"], f"{r['found']} of {r['texts']}", f"{r['median_p']:.1e}", _share(r["changed"]),
+         f"{r['surprise']:.2f}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    about = found["arguments"]
+    header = ("variant", f"found at {about['fpr']:g}", "median p", "tokens changed", "surprise, nats a token")
+    return f"{_table(header, rows)}\n\n{about['model']}, {about['tokens']} tokens. {_source('detection.json')}"
+
+
+def detect_speed() -> str:
+    """How fast texts are read."""
+    found = _read("detect_speed.json")
+    rows = [(r["name"], f"{r['tokens_per_second'] / 1e6:.2f}") for r in found["rows"]]
+    return (
+        f"{_table(('what', 'million tokens/s'), rows)}\n\nThreads: {found['threads']}. {_source('detect_speed.json')}"
+    )
+
+
+# ---- speed -----------------------------------------------------------------------------------------------------------
+def floor() -> str:
+    """Plain decoding against transformers and against the time of reading the weights once."""
+    rows = [
+        (r["dtype"], r["batch"], f"{1000 * _median(r['seconds']['caw']):.1f}", f"{r['ratio']:.2f}",
+         _share(r["share_of_floor"]))
+        for r in _read("floor.json")["rows"]
+    ]  # fmt: skip
+    header = ("dtype", "batch", "ms a step", "transformers' time over ours", "of the speed of reading the weights once")
+    return f"{_table(header, rows)}\n\n{_source('floor.json')}"
+
+
+def prompt_cache() -> str:
+    """Time of the same prompts under several settings with a PromptCache, of the time without."""
+    rows = [
+        (r["prompt"], f"{r['ratio']['median']:.2f} ({r['ratio']['low']:.2f} - {r['ratio']['high']:.2f})")
+        for r in _read("prompt_cache.json")["rows"]
+    ]
+    return f"{_table(('tokens of the prompts', 'time of that without'), rows)}\n\n{_source('prompt_cache.json')}"
+
+
+def batches() -> str:
+    """Whether texts depend on what is decoded beside them."""
+    rows = [
+        (r["dtype"], r["mark"], r["way"], r["batch"], f"{r['equal']} of {r['texts']}")
+        for r in _read("batches.json")["rows"]
+    ]
+    return f"{_table(('dtype', 'mark', 'decoding', 'batch', 'the same as alone'), rows)}\n\n{_source('batches.json')}"
+
+
+def cpu_ops() -> str:
+    """Compiled operators beside what else computes the same."""
+    rows = []
+    for row in _read("cpu_ops.json")["rows"]:
+        others = {k: v for k, v in row.items() if k not in ("case", "compiled", "ratio", "million tokens/s")}
+        said = ", ".join(f"{name} {value:g}" for name, value in others.items())
+        rows.append((row["case"], f"{row['compiled']:g}", said))
+    header = ("operator", "compiled, microseconds", "others, microseconds")
+    return f"{_table(header, rows)}\n\n{_source('cpu_ops.json')}"
+
+
+# ---- evaluators ------------------------------------------------------------------------------------------------------
+def ablation(model: str) -> str:
+    """The evaluators that were tried for a model, as `caw evaluate evaluator` wrote them."""
+    text = (RESULTS / f"evaluator_ablation_{model}.md").read_text(encoding="utf-8")
+    return f"{text.split(chr(10), 2)[2]}\n\n{_source(f'evaluator_ablation_{model}.json')}"
+
+
+def transfer() -> str:
+    """An evaluator of one model, read on another."""
+    rows = [
+        (r["trained_on"], r["read_on"], f"{r['auroc']:.3f}", f"{r['own_evaluator_auroc']:.3f}",
+         f"{r['entropy_auroc']:.3f}")
+        for r in _read("evaluator_transfer.json")["rows"]
+    ]  # fmt: skip
+    header = ("trained on", "read on", "AUROC", "of that model's own", "of entropy")
+    return f"{_table(header, rows)}\n\n{_source('evaluator_transfer.json')}"
+
+
+def damage() -> str:
+    """Which scores foretell that a changed token changes the answer."""
+    name = "evaluator_damage_qwen2.5-coder-0.5b.json"
+    found = _read(name)
+    rows = [
+        (r["score"], f"{r['auroc_changed']:.3f} ({r['auroc_changed_ci'][0]:.2f} - {r['auroc_changed_ci'][1]:.2f})",
+         f"{r['auroc_harmed']:.3f}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    said = f"{found['changes']} changes in {found['questions']} questions; {_share(found['answers_changed'])} changed "
+    header = ("score", "AUROC, answer changed (95 % interval)", "AUROC, right answer lost")
+    return f"{_table(header, rows)}\n\n{said}the answer. {_source(name)}"
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
+    "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
+    "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
+    "damage": damage,
+}  # fmt: skip
+
+
+@lru_cache
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def _source(name: str) -> str:
+    """The file behind a table, and its command where the file names it."""
+    found = _read(name)
+    command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(name)
+    return f"*From `benchmarks/results/{name}`" + (f", made by `{command}`.*" if command else ".*")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _share(value: float) -> str:
+    """A share in per cent with two digits that count."""
+    return f"{100 * value:.2g} %" if value else "0"
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]

@@ -1,0 +1,128 @@
+"""Whatever the pages tell a reader to type is there: commands with their options, scripts, make targets, Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from command_line import commands
+
+import caw
+from caw.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+READ = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+SHELL = {"bash", "sh", "console", ""}
+
+
+def blocks(page: Path, languages: set[str]) -> Iterator[str]:
+    """The fenced blocks of a page in one of the languages."""
+    for _, language, code in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language in languages:
+            yield code
+
+
+def lines_of(code: str) -> Iterator[list[str]]:
+    """The words of each command of a block of shell: comments, pipes and assignments left out."""
+    for line in code.replace("\\\n", " ").splitlines():
+        try:
+            words = list(shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|;&><"))
+            words = shlex.split(line.removeprefix("$ "), comments=True) if words else []
+        except ValueError:  # a quoted text over several lines
+            continue
+        while words and re.fullmatch(r"\w+=.*", words[0]):
+            words = words[1:]
+        ends = [i for i, word in enumerate(words) if word in ("|", ";", "&&", ">", "<", "...")]
+        yield words[: min(ends, default=len(words))]
+
+
+def typed(page: Path) -> Iterator[list[str]]:
+    """Every command that a page shows, in blocks and within lines."""
+    text = page.read_text(encoding="utf-8")
+    for code in [*blocks(page, SHELL), *INLINE.findall(FENCE.sub("", text))]:
+        yield from (words for words in lines_of(code) if words)
+
+
+def usage(words: list[str]) -> str:
+    """What is wrong with the words of a `caw` command; empty if nothing is. Values are not looked at."""
+    known = {tuple(path[1:]): command for path, command in commands(typer.main.get_command(app), ["caw"])}
+    told = [word for word in words[1:] if not word.startswith("-")]
+    for size in (2, 1):
+        if command := known.get(tuple(told[:size])):
+            break
+    else:
+        if told and told[0].isupper():  # COMMAND stands for any
+            return ""
+        groups = {path[0] for path in known}
+        return "" if not told or (told[0] in groups and len(told) == 1) else f"no command {' '.join(told[:2])}"
+    names = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    given = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    strangers = given - names - {"--help", "-h"}
+    return f"{' '.join(told[:size])} has no {', '.join(sorted(strangers))}" if strangers else ""
+
+
+def test_usage_sees_what_is_wrong() -> None:
+    assert usage(["caw", "detect", "--tokenizer", "x", "--text", "y"]) == ""
+    assert usage(["caw", "evaluate", "run", "--config=x"]) == ""
+    assert "--tokeniser" in usage(["caw", "detect", "--tokeniser", "x"])
+    assert "find" in usage(["caw", "find", "--text", "y"])
+    assert list(lines_of("KEY=1 caw detect \\\n  --text x | head  # see")) == [["caw", "detect", "--text", "x"]]
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page: Path) -> None:
+    wrong = [complaint for words in typed(page) if words[0] == "caw" and (complaint := usage(words))]
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
+def test_scripts_and_targets_exist(page: Path) -> None:
+    """`python benchmarks/x.py --option` and `make target`."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for words in typed(page):
+        if words[0] == "make" and len(words) > 1 and re.fullmatch("[a-z-]+", words[1]):
+            assert words[1] in targets, words
+        if words[0].startswith("python") and len(words) > 1 and words[1].endswith(".py"):
+            assert (ROOT / words[1]).is_file(), words
+            source = (ROOT / words[1]).read_text(encoding="utf-8")
+            assert all(w.split("=")[0] in source for w in words if w.startswith("--")), words
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_compiles(page: Path) -> None:
+    for code in blocks(page, {"python", "py"}):
+        if "--8<--" in code:
+            [path] = re.findall(r'--8<-- "(.*?)"', code)
+            code = (ROOT / path).read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(code, str(page))):  # and what it takes from `caw` is there
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "caw":
+                assert hasattr(caw, node.attr), f"caw.{node.attr}"
+
+
+def nav(entries: Any) -> Iterator[str]:
+    """Paths in a navigation of mkdocs."""
+    for entry in entries:
+        [(_, value)] = entry.items()
+        yield from [value] if isinstance(value, str) else nav(value)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = list(nav(config["nav"]))
+    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in PAGES)
+
+
+def test_every_public_name_has_its_reference() -> None:
+    shown = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    missing = [name for name in caw.__all__ if name != "__version__" and f"::: caw.{name}\n" not in shown]
+    assert not missing

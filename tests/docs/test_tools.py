@@ -1,0 +1,42 @@
+"""What the site's build does to docstrings, and what it refuses."""
+
+from __future__ import annotations
+
+from addresses import fetches
+from command_line import command_line
+from docstring_text import split_names, with_attributes
+
+FETCHING = """<link rel="canonical" href="https://a.example/"><link rel="stylesheet" href="https://b.example/x.css">
+<script src="//c.example/x.js"></script><img src="figures/d.svg"><a href="https://e.example">a link waits</a>"""
+
+
+def test_addresses_that_a_page_fetches() -> None:
+    assert fetches(FETCHING) == ["https://b.example/x.css", "//c.example/x.js"]
+    assert fetches('<img src="d.svg"><link rel="icon" href="assets/x.png">') == []
+
+
+def test_command_line_has_every_command_and_option() -> None:
+    text = command_line()
+    for heading in ("caw generate", "caw detect", "caw evaluate run", "caw train-evaluator"):
+        assert f"\n## {heading}\n" in text
+    assert "| `--input`, `-i` |" in text and "One of `tree`" not in text
+    row = next(line for line in text.splitlines() if line.startswith("| `--dtype`"))
+    assert row.count("|") == 4 and "`bfloat16`" in row  # no bar of a choice splits the row
+
+
+def test_names_that_share_a_text_get_it_each() -> None:
+    text = "Do.\n\nArgs:\n    a, b: as there,\n        and more.\n    c: other.\nRaises, always: nothing."
+    assert split_names(text) == (
+        "Do.\n\nArgs:\n    a: as there,\n        and more.\n    b: as there,\n        and more.\n    c: other.\n"
+        "Raises, always: nothing."
+    )
+
+
+def test_fields_come_under_attributes() -> None:
+    text = "A thing.\n\na, b: two, and\ngoing on. c: three.\nd: four; e: not a field.\n\nSaid: no field."
+    assert with_attributes(text, ["a", "b", "c", "d"]) == (
+        "A thing.\n\nAttributes:\n    a, b: two, and\n        going on.\n    c: three.\n    d: four; e: not a field."
+        "\n\nSaid: no field."
+    )
+    assert with_attributes("A thing.\n\nArgs:\n    a: one.", ["a"]) == "A thing.\n\nArgs:\n    a: one."
+    assert with_attributes(text, ["a"]) == text, "a sentence with a colon is no field"
