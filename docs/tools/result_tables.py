@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation import report_tables
-from caw.evaluation.report_data import ReportData, read_report_data
+from caw.evaluation.report import tables as report_tables
+from caw.evaluation.report.data import ReportData, read_report_data
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -126,3 +126,9 @@ def test_every_public_name_has_its_reference() -> None:
     shown = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
     missing = [name for name in caw.__all__ if name != "__version__" and f"::: caw.{name}\n" not in shown]
     assert not missing
+
+
+def test_every_reference_of_an_operator_is_shown() -> None:
+    shown = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    files = [*(ROOT / "triton_kernels").glob("*_ref.py"), *(ROOT / "caw" / "ops_ref").glob("*_ref.py")]
+    assert files and not [file.name for file in files if f".{file.stem}\n" not in shown]
