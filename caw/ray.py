@@ -20,7 +20,7 @@ from typing import Any
 
 from caw.decoding.plan import marks_eos
 from caw.evaluation.bulk import generate_every
-from caw.evaluation.store import read_json, read_lines, write_json
+from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter, line_id
 from caw.models import load_model
 from caw.policies import Policy
@@ -180,7 +180,7 @@ def read_output(output: str | Path) -> Iterator[dict[str, Any]]:
     """All lines of a run's folder, shard by shard."""
     for path in sorted(Path(output).iterdir()):
         if SHARD.fullmatch(path.name):
-            yield from read_lines(path)
+            yield from read_lines(path, MADE_BY)
 
 
 def begin(job: Job) -> None:

@@ -21,18 +21,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation import files
 from caw.evaluation.answers import Answer, CellAnswers
 from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.judge import PERPLEXITY_FILE
 from caw.evaluation.metrics.scoring import Scorer
-from caw.evaluation.store import SCORES_FILE, Score, Store, parse, read_json, read_lines, replace_file, write_json
+from caw.evaluation.store import SCORES_FILE, Score, Store
+from caw.io import json_files
+from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json
 from caw.io.jsonl import encode
 
 CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
 AS_THEY_ARE = ("attacks.json", "config.yaml")
 LINES = (ANSWERS_FILE, SCORES_FILE, PERPLEXITY_FILE)
-PUBLISHED = ("results.json", CELLS_FILE, *AS_THEY_ARE, *LINES, *(name + files.SUFFIX for name in LINES))
+PUBLISHED = ("results.json", CELLS_FILE, *AS_THEY_ARE, *LINES, *(name + json_files.SUFFIX for name in LINES))
 
 
 @dataclass
@@ -140,5 +141,5 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     A digest of a text cannot be compressed either: with them the files were a sixth larger.
     """
     content = b"".join(encode({name: value for name, value in line.items() if name != "of"}) for line in lines)
-    replace_file(files.packed_path(path), files.compress(content))
+    replace_file(json_files.packed_path(path), json_files.compress(content))
     path.unlink(missing_ok=True)  # of an earlier version; readers would not know which one counts

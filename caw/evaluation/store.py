@@ -20,18 +20,19 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from caw.evaluation import files
 from caw.evaluation.old_names import policy_of_cell
-from caw.io.files import locked, write_whole
-from caw.io.inputs import lines_of, read_bounded, too_long
+from caw.io.files import locked
+from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json
 from caw.io.jsonl import JsonlWriter, encode, line_id
 
 MADE_BY = "caw evaluate run"
 SCORES_FILE = "scores.jsonl"
+Text = tuple[str, str]  # id, text
+Identity = tuple[Any, ...]
 GENERATIONS = re.compile(r"generations\.([0-9]+)\.jsonl")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 REMEDIES = {
@@ -39,7 +40,6 @@ REMEDIES = {
     "policy_parameters": "say them in the config as they were then",
     "generation": "set `generation` as it was then and score anew (caw evaluate run --scores-only)",
 }
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,22 @@ class Generation:
     extraction: str | None = None
     run: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True)
+class TextGroup:
+    """Texts that are tested for the same mark under the same key; the fields are those of `Score`."""
+
+    cell: str
+    watermark: str
+    key: int
+    label: int
+    source: str
+    attack: str = "none"
+
+    def unscored(self, texts: Iterable[Text], known: Mapping[Identity, str]) -> list[Text]:
+        """The texts of this group that have no score, or one of another text. known: `Score.of` by identity."""
+        return [(name, text) for name, text in texts if known.get(identity_of(self, name)) != text_digest(text)]
 
 
 @dataclass(frozen=True)
@@ -96,14 +112,18 @@ class Score:
     of: str = ""
 
     @property
-    def identity(self) -> tuple[Any, ...]:
-        """Scores are replaced, never repeated: one per identity."""
-        # the id itself too: 1 and 01 are alike as numbers
-        return (self.cell, self.watermark, self.key, self.attack, self.source, natural(self.id), self.id)
+    def identity(self) -> Identity:
+        """What no two scores have in common; a new score replaces the old one of its identity."""
+        return identity_of(self, self.id)
+
+
+def identity_of(group: TextGroup | Score, text_id: str) -> Identity:
+    """See `Score.identity`. The id comes twice: 1 and 01 are alike as numbers."""
+    return (group.cell, group.watermark, group.key, group.attack, group.source, natural(text_id), text_id)
 
 
 def text_digest(text: str) -> str:
-    """Of a text, to see that it is read otherwise now: 16 hexadecimal digits."""
+    """16 hexadecimal digits that tell one text from another."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -210,8 +230,7 @@ class Store:
     def read_scores(self) -> list[Score]:
         """All scores, in order of their identity; [] before the first."""
         path = self.path / SCORES_FILE
-        lines = read_lines(path) if files.is_there(path) else []
-        return [parse(Score, line, path) for line in lines]
+        return [parse(Score, line, path) for line in read_lines(path, missing_ok=True)]
 
     def update_scores(self, scores: Iterable[Score]) -> None:
         """Add scores, replacing those of the same identity; the file changes at once or not at all."""
@@ -259,69 +278,3 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key in which numbers inside names count as numbers: gsm8k/test/9 before gsm8k/test/10."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((0, int(part)) if place % 2 else (1, part) for place, part in enumerate(parts) if part)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Objects of a file that may be being written: a last line without its end counts only if it is whole.
-
-    A compressed file is read in its place, see `files`.
-
-    Raises ValueError naming any other line that holds no object.
-    """
-    found = []
-    with files.opened(path) as file:
-        for number, raw in enumerate(lines_of(file), 1):
-            if raw is None:
-                raise ValueError(f"{path}, line {number}: {too_long()}")
-            try:
-                value = json.loads(raw)
-            except ValueError:
-                if not raw.endswith(b"\n"):
-                    break
-                value = None
-            if not isinstance(value, dict):
-                raise ValueError(
-                    f"{path}, line {number}: expected a line of `{MADE_BY}`, found another; remove the line"
-                )
-            found.append(value)
-    return found
-
-
-def parse(kind: type[T], line: Mapping[str, Any], path: Path) -> T:
-    """A dataclass from a line; fields that it does not know are left out.
-
-    Raises ValueError naming the fields that are missing.
-    """
-    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    try:
-        return kind(**{name: line[name] for name in names if name in line})
-    except TypeError:
-        missing = ", ".join(name for name in names if name not in line)
-        raise ValueError(f"{path}: expected lines of `{MADE_BY}`, found one without {missing}; remove it") from None
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None if there is none.
-
-    Raises ValueError for anything else in it.
-    """
-    try:
-        value = json.loads(read_bounded(path))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object in {path}, found something else; remove the file")
-    return value
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    replace_file(path, (text + "\n").encode("utf-8"))
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """`write_whole` into a folder that is made if it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)

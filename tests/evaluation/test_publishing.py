@@ -14,7 +14,8 @@ from caw.evaluation.publishing import Published
 from caw.evaluation.report.data import read_report_data
 from caw.evaluation.report.document import markdown, sections
 from caw.evaluation.results import Results
-from caw.evaluation.store import Store, read_lines
+from caw.evaluation.store import Store
+from caw.io.json_files import read_lines
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"

@@ -26,8 +26,9 @@ from caw.evaluation.config_file import config_of
 from caw.evaluation.publishing import Published
 from caw.evaluation.results import Results
 from caw.evaluation.run import Runner, Shard
-from caw.evaluation.store import Store, read_lines
+from caw.evaluation.store import Store
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.io.json_files import read_lines
 
 CELLS = ["tiny.mine.none", *(f"tiny.mine.kgw.{policy}.{key}" for key in (0, 1) for policy in ("soft", "hard", "caw"))]
 

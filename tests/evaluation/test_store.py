@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from caw.evaluation.store import Generation, Score, Store, natural, read_json, read_lines
+from caw.evaluation.store import Generation, Score, Store, natural
+from caw.io.json_files import read_json, read_lines
 
 LINE = Generation("task/test/1", (3, 1), "a text", "eos", "18", True, "a text", 0.5, 0.25, "stated", "run")
 SCORE = Score("m.t.kgw.soft.0", "t/1", "kgw", 0, "none", 1, "model", 0.25, 0.7, 3, 4)

@@ -19,12 +19,12 @@ from caw.evaluation.attacks.copy_paste import CopyPaste
 from caw.evaluation.checks import require_for
 from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.detectability import score_texts
-from caw.evaluation.metrics.scoring import HUMAN, MODEL, Scorer
-from caw.evaluation.store import Score, Store, read_json, read_lines, text_digest, write_json
+from caw.evaluation.metrics.scoring import HUMAN, Scorer
+from caw.evaluation.store import Identity, Score, Store, Text, TextGroup, text_digest
+from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar
 
-Text = tuple[str, str]  # id, text
 FLUSH_SECONDS = 30.0
 ATTACKS_FILE = "attacks.json"
 MADE_BY = "caw evaluate attack"
@@ -66,7 +66,7 @@ def attack_texts(
 def _kept(path: Path, wanted: Mapping[str, tuple[str, str]]) -> dict[str, Attacked]:
     """Attacked texts by id that a file has from these texts; wanted: text and digest by id."""
     found: dict[str, Attacked] = {}
-    for line in read_lines(path) if path.exists() else []:
+    for line in read_lines(path, missing_ok=True):
         if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
             found[line["id"]] = Attacked(line["text"], line["edited"], line["words"])
     return found
@@ -163,12 +163,11 @@ class Attacker:
                 )
         write_json(path, known)
 
-    def _scores(self, plan: CellPlan, attack: Attack, known: Mapping[tuple[Any, ...], str]) -> list[Score]:
+    def _scores(self, plan: CellPlan, attack: Attack, known: Mapping[Identity, str]) -> list[Score]:
         """New scores of one cell and its negatives."""
-        assert plan.watermark is not None and plan.key is not None
         scorer, made = self.scorer, list[Score]()
-        groups = [g for g in self._texts(plan) if g[3]]
-        if not groups or groups[0][1] != 1:
+        groups = self._groups(plan)
+        if not groups:
             return made
         detector, weighted = scorer.detector(plan), scorer.weighted(plan)
         expected = scorer.store.cell(plan.name).manifest.get("key_id")
@@ -177,35 +176,26 @@ class Attacker:
                 f"cell {plan.name} was generated with key {expected}, the config gives {detector.watermark.key_id} "
                 "now; set CAW_KEY as it was then"
             )
-        for cell, label, source, texts in groups:
-            names = {"cell": cell, "watermark": plan.watermark, "key": plan.key, "label": label, "source": source}
-            new = [(i, t) for i, t in texts if known.get(_identity(i, attack.name, **names)) != text_digest(t)]
-            attacked = attack_texts(scorer.store, attack, cell, source, new, self.workers, partial(self._failed, cell))
+        for group, texts in ((replace(group, attack=attack.name), texts) for group, texts in groups):
+            new, failed = group.unscored(texts, known), partial(self._failed, group.cell)
+            attacked = attack_texts(scorer.store, attack, group.cell, group.source, new, self.workers, failed)
             usable = [(i, attacked[i].text) for i, _ in new if i in attacked]
             rates, before = [attacked[i].edit_rate for i, _ in usable], [t for i, t in new if i in attacked]
-            made += score_texts(
-                detector, usable, attack=attack.name, edit_rates=rates, weighted=weighted, originals=before, **names,  # type: ignore[arg-type]
-            )  # fmt: skip
+            made += score_texts(detector, usable, group, weighted=weighted, edit_rates=rates, originals=before)
         if made:
             self.say(f"{attack.name}, {plan.name}: {len(made)} scores")
         return made
 
-    def _texts(self, plan: CellPlan) -> list[tuple[str, int, str, list[Text]]]:
-        """(cell, label, source, texts): the marked ones, the same model's unmarked ones, people's."""
-        marked = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
-        ids = {text_id for text_id, _ in marked}
-        bare = replace(plan, watermark=None, policy=None, key=None)
-        plain = [(g.id, g.truncated_text) for g in self.scorer.generations(bare) if g.id in ids]
-        groups = [(plan.name, 1, MODEL, marked), (bare.name, 0, MODEL, plain)]
-        if self.human:
-            asked = self.scorer.questions(plan.task)
-            groups.append((bare.name, 0, HUMAN, [(i, asked[i].reference) for i in sorted(ids) if asked[i].reference]))
-        return groups
+    def _groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
+        """What is attacked of a cell and its negatives: the same questions in each group."""
+        groups = self.scorer.groups(plan)
+        ids = {text_id for _, texts in groups[:1] for text_id, _ in texts[: self.limit]}
+        return [
+            (group, [(text_id, text) for text_id, text in texts if text_id in ids])
+            for group, texts in groups
+            if self.human or group.source != HUMAN
+        ]
 
     def _failed(self, cell: str, text_id: str, error: AttackError) -> None:
         self.failures += 1
         self.say(f"cell {cell}, {text_id}: {error}")
-
-
-def _identity(text_id: str, attack: str, **names: Any) -> tuple[Any, ...]:
-    return Score(id=text_id, attack=attack, p_value=1.0, z=0.0, num_scored=0, num_tokens=0, **names).identity

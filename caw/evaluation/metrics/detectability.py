@@ -18,7 +18,7 @@ from scipy import optimize, stats
 
 from caw.detection import Detector
 from caw.evaluation.metrics.accuracy import LEVEL, RESAMPLES, interval, resampled, share_interval
-from caw.evaluation.store import Score, text_digest
+from caw.evaluation.store import Score, Text, TextGroup, text_digest
 from caw.requirements import require
 
 FPRS = {"1e2": 1e-2, "1e3": 1e-3}
@@ -32,32 +32,29 @@ def is_calibration(question_id: str) -> bool:
 
 def score_texts(
     detector: Detector,
-    texts: Sequence[tuple[str, str]],
+    texts: Sequence[Text],
+    group: TextGroup,
     *,
-    cell: str,
-    watermark: str,
-    key: int,
-    label: int,
-    source: str,
-    attack: str = "none",
-    edit_rates: Sequence[float] | None = None,
     weighted: Detector | None = None,
+    edit_rates: Sequence[float] | None = None,
     originals: Sequence[str] | None = None,
 ) -> list[Score]:
-    """Scores of (id, text) pairs; the rest names them, see `Score`. Deterministic.
+    """Scores of the texts of a group, in their order. Deterministic.
 
-    weighted: the same detector with weights per token, for a second reading. originals: the texts before the attack.
+    weighted: the same detector with weights per token, for a second reading. edit_rates: share of words that an attack
+    changed in each text, None = 0. originals: the texts before the attack, None = the texts themselves.
     """
     results = detector([text for _, text in texts]) if texts else []
     second = weighted([text for _, text in texts]) if texts and weighted is not None else [None] * len(texts)
     assert isinstance(results, list) and isinstance(second, list)
     rates = edit_rates or [0.0] * len(texts)
-    about = (watermark, key, attack, label, source)
     before = originals or [text for _, text in texts]
     scores = []
     for (name, _), r, w, rate, original in zip(texts, results, second, rates, before, strict=True):
-        read = (r.p_value, round(r.z_score, 6), r.num_scored, r.num_tokens, round(float(rate), 6))
-        score = Score(cell, name, *about, *read, of=text_digest(original))
+        score = Score(
+            id=name, p_value=r.p_value, z=round(r.z_score, 6), num_scored=r.num_scored, num_tokens=r.num_tokens,
+            edit_rate=round(float(rate), 6), of=text_digest(original), **vars(group),
+        )  # fmt: skip
         scores.append(score if w is None else replace(score, p_weighted=w.p_value, z_weighted=round(w.z_score, 6)))
     return scores
 

@@ -16,7 +16,7 @@ from caw.detection import Detector, TokenWeights
 from caw.evaluation.answers import Answer, CellAnswers, current_scores
 from caw.evaluation.config import CellPlan, Config, ModelSpec
 from caw.evaluation.metrics.detectability import score_texts
-from caw.evaluation.store import Generation, Score, Store, text_digest
+from caw.evaluation.store import Generation, Identity, Score, Store, Text, TextGroup
 from caw.evaluation.tasks import Question
 from caw.io.progress import watched
 from caw.models import load_tokenizer
@@ -96,7 +96,7 @@ class Scorer:
     def update(self, plans: Iterable[CellPlan], *, anew: bool = False) -> None:
         """Score what has no score yet in these cells and their negatives, or one of another text; with `anew`, all."""
         known = {} if anew else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
-        fresh: dict[tuple[Any, ...], Score] = {}
+        fresh: dict[Identity, Score] = {}
         cells = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
         for plan in watched(cells, "scoring", "cells"):
             for score in self.scores(plan, known):
@@ -105,33 +105,36 @@ class Scorer:
         if fresh:
             self.store.update_scores(fresh.values())
 
-    def scores(self, plan: CellPlan, known: Mapping[tuple[Any, ...], str]) -> list[Score]:
-        """Scores of a marked cell's texts, and of the negatives under its key, but those known (`Score.of` by identity)
-        of the same text."""
+    def scores(self, plan: CellPlan, known: Mapping[Identity, str]) -> list[Score]:
+        """Scores of a marked cell's texts and of its negatives, but those known of the same text.
+
+        known: `Score.of` by identity.
+        """
+        groups = self.groups(plan)
+        if not groups:
+            return []
+        detector, weighted, made = self.detector(plan), self.weighted(plan), list[Score]()
+        for group, texts in groups:
+            made += score_texts(detector, group.unscored(texts, known), group, weighted=weighted)
+        return made
+
+    def groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
+        """The texts that are tested for a marked cell's mark: its own, the same model's unmarked ones, people's.
+
+        [] where the cell has no texts yet.
+        """
         assert plan.watermark is not None and plan.key is not None
-        marked = self.generations(plan)
+        marked, unmarked = self.generations(plan), replace(plan, watermark=None, policy=None, key=None)
         if not marked:
             return []
-        unmarked = replace(plan, watermark=None, policy=None, key=None)
-        ids = [generation.id for generation in marked]
-        people = [(name, self.questions(plan.task)[name].reference) for name in ids]
-        groups = (
-            (plan.name, 1, MODEL, [(g.id, g.truncated_text) for g in marked]),
-            (unmarked.name, 0, MODEL, [(g.id, g.truncated_text) for g in self.generations(unmarked)]),
-            (unmarked.name, 0, HUMAN, [(name, text) for name, text in people if text]),
-        )
-        detector, weighted, made = self.detector(plan), self.weighted(plan), list[Score]()
-        for cell, label, source, texts in groups:
-            new = [
-                (name, text)
-                for name, text in texts
-                if known.get(_identity(cell, name, plan.watermark, plan.key, label, source)) != text_digest(text)
-            ]
-            made += score_texts(
-                detector, new, cell=cell, watermark=plan.watermark, key=plan.key, label=label, source=source,
-                weighted=weighted,
-            )  # fmt: skip
-        return made
+        asked = self.questions(plan.task)
+        own = TextGroup(plan.name, plan.watermark, plan.key, 1, MODEL)
+        bare = replace(own, cell=unmarked.name, label=0)
+        return [
+            (own, [(g.id, g.truncated_text) for g in marked]),
+            (bare, [(g.id, g.truncated_text) for g in self.generations(unmarked)]),
+            (replace(bare, source=HUMAN), [(g.id, text) for g in marked if (text := asked[g.id].reference)]),
+        ]
 
     def _outdated(self, score: Score) -> bool:
         """Whether weights that the config has now were not there when the text was scored."""
@@ -154,7 +157,3 @@ def takes_weights(mark: Watermark) -> bool:
     except ValueError:
         return False
     return mark.code is None
-
-
-def _identity(cell: str, name: str, watermark: str, key: int, label: int, source: str) -> tuple[Any, ...]:
-    return Score(cell, name, watermark, key, "none", label, source, 1.0, 0.0, 0, 0).identity

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from caw.evaluation import files
 from caw.evaluation.answers import current_scores
 from caw.evaluation.config_file import config_of
 from caw.evaluation.metrics import detectability
@@ -23,7 +22,8 @@ from caw.evaluation.metrics.judge import PERPLEXITY_FILE, SAID
 from caw.evaluation.old_names import kind_now
 from caw.evaluation.publishing import ANSWERS_FILE, Published, is_published
 from caw.evaluation.report.latency import Latency, read_latency
-from caw.evaluation.store import Score, Store, natural, read_lines
+from caw.evaluation.store import Score, Store, natural
+from caw.io.json_files import read_lines
 from caw.requirements import require
 
 NONE = "none"
@@ -170,7 +170,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
         if manifest.get("policy") and parameters.get("kind"):
             data.kinds[manifest["policy"]] = kind_now(parameters["kind"])
     data.correct = _means(_grades(store), manifests, np.mean)
-    lines = read_lines(place / PERPLEXITY_FILE) if files.is_there(place / PERPLEXITY_FILE) else []
+    lines = read_lines(place / PERPLEXITY_FILE, missing_ok=True)
     data.judge = "; ".join(
         dict.fromkeys(f"{line['model']}, {SAID.get(line['given'], line['given'])}" for line in lines)
     )
@@ -187,9 +187,8 @@ def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
     for cell in store.cells():
         for path in cell.files():
             yield from ((cell.name, line["id"], float(line["correct"])) for line in read_lines(path))
-    published = store.path / ANSWERS_FILE
-    if files.is_there(published):
-        yield from ((line["cell"], line["id"], float(line["correct"])) for line in read_lines(published))
+    published = read_lines(store.path / ANSWERS_FILE, missing_ok=True)
+    yield from ((line["cell"], line["id"], float(line["correct"])) for line in published)
 
 
 def _means(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caw.evaluation.store import read_json
+from caw.io.json_files import read_json
 
 
 @dataclass(frozen=True)

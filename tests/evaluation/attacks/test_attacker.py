@@ -26,7 +26,8 @@ from caw.evaluation.metrics.perplexity import perplexities
 from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.publishing import publish
 from caw.evaluation.run import Runner
-from caw.evaluation.store import Store, read_lines
+from caw.evaluation.store import Store
+from caw.io.json_files import read_lines
 from caw.models import load_model, load_tokenizer
 from caw.testing import assert_close
 

@@ -23,7 +23,7 @@ from caw.evaluation.metrics.detectability import (
     metrics,
     score_texts,
 )
-from caw.evaluation.store import Score
+from caw.evaluation.store import Score, TextGroup
 from caw.testing import assert_close
 
 POSITIVE = Score("m.t.kgw.hard.0", "t/0", "kgw", 0, "none", 1, "model", 0.5, 0.0, 10, 10)
@@ -43,15 +43,14 @@ def test_half_of_the_questions_calibrate_and_never_change_sides() -> None:
 def test_texts_are_tokenised_anew_and_scored_as_the_detector_does() -> None:
     detector = Detector(tiny_tokenizer(), caw.KGW(key=3))
     texts = [("t/1", "the sky is blue because"), ("t/2", ""), ("t/3", "a small model")]
-    found = score_texts(
-        detector, texts, cell="c", watermark="kgw", key=1, label=0, source="human", edit_rates=[0, 0, 0.5]
-    )
+    group = TextGroup("c", "kgw", 1, 0, "human")
+    found = score_texts(detector, texts, group, edit_rates=[0, 0, 0.5])
     for (name, text), score in zip(texts, found, strict=True):
         alone = detector(text)
         assert (score.id, score.p_value, score.num_scored) == (name, alone.p_value, alone.num_scored)
         assert (score.cell, score.watermark, score.key, score.label, score.source) == ("c", "kgw", 1, 0, "human")
     assert found[1].p_value == 1.0 and found[1].num_tokens == 0 and found[2].edit_rate == 0.5
-    assert score_texts(detector, [], cell="c", watermark="kgw", key=1, label=0, source="human") == []
+    assert score_texts(detector, [], group) == []
 
 
 def test_auroc_counts_pairs_ties_half() -> None:

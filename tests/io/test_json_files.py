@@ -9,25 +9,26 @@ from typing import Any
 
 import pytest
 
-from caw.evaluation import files
 from caw.evaluation.publishing import write_lines
-from caw.evaluation.store import Score, Store, read_lines
+from caw.evaluation.store import Score, Store
+from caw.io import json_files
+from caw.io.json_files import read_lines
 
 LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in range(50)]
 
 
 def test_lines_come_back_without_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    assert not files.is_there(path)
+    assert not json_files.is_there(path)
     path.write_text('{"id": "old"}\n')
     write_lines(path, LINES)
-    assert not path.exists() and files.is_there(path), "an older plain file goes"
+    assert not path.exists() and json_files.is_there(path), "an older plain file goes"
     assert read_lines(path) == [{"id": line["id"], "value": line["value"]} for line in LINES]
-    before = files.packed_path(path).read_bytes()
+    before = json_files.packed_path(path).read_bytes()
     write_lines(path, LINES)
-    assert files.packed_path(path).read_bytes() == before and len(before) < 700
+    assert json_files.packed_path(path).read_bytes() == before and len(before) < 700
     path.write_bytes(lzma.decompress(before))
-    files.packed_path(path).unlink()
+    json_files.packed_path(path).unlink()
     assert [line["id"] for line in read_lines(path)] == [line["id"] for line in LINES], "`xz -d` is enough"
 
 
@@ -38,9 +39,9 @@ def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"some\.jsonl or some\.jsonl\.xz in .*, found both; remove the older"):
         read_lines(path)
     path.unlink()
-    whole = files.packed_path(path).read_bytes()
+    whole = json_files.packed_path(path).read_bytes()
     for broken in (whole[:-20], b"no xz", b""):
-        files.packed_path(path).write_bytes(broken)
+        json_files.packed_path(path).write_bytes(broken)
         with pytest.raises(ValueError, match=r"expected a whole xz file in .*; publish it again"):
             read_lines(path)
     with pytest.raises(FileNotFoundError):
