@@ -74,7 +74,7 @@ def test_what_is_linked_or_run_is_there(path: Path) -> None:
 
 def test_the_layout_is_that_of_the_tree() -> None:
     [layout] = re.findall(r"## Layout\n\n```\n(.*?)```", README, re.DOTALL)
-    named = re.findall(r"(?:^| )(\w+/[\w./]*)(?= )", layout, re.MULTILINE)
+    named = re.findall(r"(?:^| )(\w+/[\w./]*)(?=[ )])", layout, re.MULTILINE)
     assert len(named) > 12 and all((ROOT / name).exists() for name in named)
     rooms = {path.parent.name for path in ROOT.glob("caw/*/__init__.py")} - {"demo"}
     assert rooms <= {name.strip("/").split("/")[-1] for name in named}
