@@ -20,7 +20,7 @@ from caw.evaluation.config import Config
 from caw.evaluation.config_file import read_config
 from caw.evaluation.store import Generation, Store
 from caw.fitting.labels import EncodedText
-from caw.fitting.teacher import record_encoded
+from caw.fitting.recording import record_encoded
 from caw.io.token_texts import token_texts
 from caw.models.ends import end_token_ids
 

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from caw.entrance import generate
-from caw.fitting.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS, token_log_probs
+from caw.fitting.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS
+from caw.fitting.teacher import log_probs, teacher_forced
 from caw.models.ends import end_token_ids
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -94,7 +95,7 @@ def measure_damage(
             raise ValueError(f"places must be in [0, {len(new)}), the new tokens, got {place}; leave it out")
     if not places:
         return []
-    ids = torch.tensor([[*prompt, *new]], device=model.device)
+    ids = [*prompt, *new]
     changes = _changes(model, ids, len(prompt), places, alternatives)
     falls = _falls(model, ids, len(prompt), changes, batch_tokens)
     starts = [[*prompt, *new[:place], candidate] for place, candidate, _ in changes]
@@ -111,28 +112,21 @@ def measure_damage(
 Change = tuple[int, int, float]  # place, candidate, gap
 
 
-def _changes(model: Any, ids: torch.Tensor, first: int, places: Sequence[int], alternatives: int) -> list[Change]:
+def _changes(model: Any, ids: Sequence[int], first: int, places: Sequence[int], alternatives: int) -> list[Change]:
     """The likeliest other tokens at each place, from one forward of the original."""
-    logits = model(input_ids=ids, use_cache=False).logits[0].float()
+    ((_, logits),) = teacher_forced(model, [(ids, 1)])
     changes = []
     for place in places:
-        row, own = logits[first + place - 1], int(ids[0, first + place])
+        row, own = logits[first + place - 1].float(), ids[first + place]
         others = [int(t) for t in row.topk(alternatives + 1).indices if int(t) != own][:alternatives]
         changes += [(place, other, float(row[own] - row[other])) for other in others]
     return changes
 
 
-def _falls(model: Any, ids: torch.Tensor, first: int, changes: Sequence[Change], batch_tokens: int) -> list[float]:
+def _falls(model: Any, ids: Sequence[int], first: int, changes: Sequence[Change], batch_tokens: int) -> list[float]:
     """What the tokens behind each change lose, in nats: forwards of whole texts, `batch_tokens` tokens at a time."""
-    length = ids.shape[1]
-    rows = ids.repeat(1 + len(changes), 1)
-    for row, (place, candidate, _) in enumerate(changes, 1):
-        rows[row, first + place] = candidate
-    scores = []
-    for some in rows.split(max(1, batch_tokens // length)):
-        logits = model(input_ids=some, use_cache=False).logits
-        scores.append(token_log_probs(logits[:, :-1], ids[:, 1:].expand(len(some), -1)))  # entry j: of token j + 1
-    plain, *changed = torch.cat(scores)
+    rows = [[*ids[: first + place], candidate, *ids[first + place + 1 :]] for place, candidate, _ in changes]
+    plain, *changed = log_probs(model, [(row, 1) for row in (ids, *rows)], batch_tokens)  # entry j: of token j + 1
     return [float((plain - row)[first + place :].sum()) for (place, _, _), row in zip(changes, changed, strict=True)]
 
 

@@ -19,8 +19,8 @@ from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, cl
 from caw.fitting.labels import TEMPLATE, LabelledText, digest, read_labels, restate
 from caw.fitting.metrics import compare, document_interval
 from caw.fitting.positions import SPLIT, Positions
+from caw.fitting.recording import record_positions
 from caw.fitting.settings import TrainSettings
-from caw.fitting.teacher import record_positions
 from caw.fitting.train import choose_transform, predict, train
 from caw.io.files import write_text
 from caw.io.progress import doing

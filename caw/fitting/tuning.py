@@ -23,7 +23,7 @@ from caw.detection.power import expected_power
 from caw.entrance import GenerationOutput, generate
 from caw.evaluator import Evaluator
 from caw.fitting.labels import EncodedText
-from caw.fitting.teacher import record_encoded
+from caw.fitting.recording import record_encoded
 from caw.fitting.train import predict
 from caw.io.figures import save_figure
 from caw.models.facts import ModelFacts

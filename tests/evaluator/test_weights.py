@@ -15,7 +15,7 @@ from caw.fitting.labels import read_labels
 from caw.fitting.metrics import auroc
 from caw.fitting.pipeline import fitted
 from caw.fitting.positions import part_of
-from caw.fitting.teacher import record_positions
+from caw.fitting.recording import record_positions
 from caw.fitting.train import predict
 
 NAMES = shipped()

@@ -1,221 +1,119 @@
-"""The teacher-forced pass: its records are those of a plain forward of the model at the same positions."""
+"""The teacher-forced pass against plain forwards of one text, whatever mode the model is in."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from decoding import architectures
-from tiny import tiny_model, tiny_tokenizer
+from tiny import tiny_model
 
-import caw
-from caw.evaluator import Evaluator, FeatureSpec
-from caw.fitting.labels import EncodedText, LabelledText, encode
-from caw.fitting.teacher import record_encoded, record_positions
-from caw.fitting.train import predict
-from caw.policies.entropy import entropy
-from caw.record import Record
+from caw.fitting.shared_prefix import SharedPrefix
+from caw.fitting.teacher import forward, log_probs, read_and_keep, teacher_forced
 from caw.testing import assert_close
 
-SOLUTIONS = ["5", "She has 7 * 6 = 42 🦙.\n#### 42", "Yes", "the sky is blue " * 6 + "1", "a 2"]
-
-
-def texts():
-    return [LabelledText("toy", "train", i, "Q" * (3 * i), s, ((len(s) - 1, len(s)),)) for i, s in enumerate(SOLUTIONS)]
+VOCABULARY = 300
+BEGINNING = list(range(40))
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    tokenizer = tiny_tokenizer()
-    return tiny_model(len(tokenizer)), tokenizer
+def model() -> Any:
+    return tiny_model(VOCABULARY, positions=128)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 100, 4096], ids=["one-by-one", "few", "all-at-once"])
-@pytest.mark.parametrize("window", [(1, 1), (3, 3)])
-def test_records_equal_a_plain_forward(tiny, tmp_path, batch_tokens, window):
-    model, tokenizer = tiny
-    positions = record_positions(model, tokenizer, texts(), tmp_path, batch_tokens=batch_tokens, progress=False)
-    spec = FeatureSpec(previous=window[0], next=window[1])
-    done = 0
-    for text in texts():
-        coded = encode(tokenizer, text)
-        with torch.inference_mode():
-            logits = model(torch.tensor([coded.ids])).logits[0]
-        record = Record.from_logits(logits)  # row j - 1 is p_j
-        empty = Record.empty(1, torch.device("cpu"))
-        for t in range(len(coded.key)):
-            at = [coded.first + t + j for j in range(-window[0], window[1] + 1)]
-            rows = [record.take(torch.tensor([j - 1])) if 1 <= j <= len(coded.ids) else empty for j in at]
-            actual = positions.features(spec, np.array([done + t]))
-            assert_close(actual, spec.assemble(rows), "capacity")
-        here = slice(done, done + len(coded.key))
-        own = logits[coded.first - 1 : -1]
-        row = positions.arrays["row"][here]
-        assert positions.arrays["token"][here].tolist() == list(coded.ids[coded.first :])
-        assert positions.key[here].tolist() == list(coded.key)
-        assert np.array_equal(positions.agree[here], (own.argmax(-1) == torch.tensor(coded.ids[coded.first :])).numpy())
-        assert_close(positions.arrays["entropy"][row], entropy(own), "capacity")
-        assert_close(positions.arrays["values"][row], record.values[coded.first - 1 : -1], "forward")
-        ids = torch.from_numpy(positions.arrays["ids"][row].astype(np.int64))
-        assert_close(positions.arrays["values"][row], own.gather(1, ids), "forward")
-        done = here.stop
-    assert done == len(positions) == positions.meta["tokens"]
-    assert positions.meta["documents"] == [t.name for t in texts()]
+@pytest.fixture
+def dropping() -> Any:
+    """In train mode, but for one part: with dropout of attention weights and one module's own mode to keep."""
+    made = tiny_model(VOCABULARY, positions=128).train()
+    for layer in made.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    made.lm_head.eval()
+    return made
 
 
-def test_a_prompt_of_one_token_has_no_earlier_record(tiny, tmp_path):
-    model, tokenizer = tiny
-    text = LabelledText("toy", "train", 0, "", "5 6", ((0, 1),))
-    positions = record_positions(model, tokenizer, [text], tmp_path, template="{question}?", progress=False)
-    assert encode(tokenizer, text, "{question}?").first == 1
-    assert positions.window(np.array([0, 1]), -1).tolist() == [-1, 0]  # p_0 does not exist
-    assert len(positions.arrays["entropy"]) == len(positions) + 1
+def drawn(*sizes: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, VOCABULARY, n).tolist() for n in sizes]
 
 
-def test_the_head_is_given_rows_without_gaps(tiny, tmp_path):
-    """A slice of [B, T, D] has gaps, and torch's bfloat16 product of such rows took 16 times as long on a CPU."""
-    model, tokenizer = tiny
-    seen = []
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    try:
-        record_positions(model, tokenizer, texts(), tmp_path, progress=False)
-    finally:
-        hook.remove()
-    assert seen and any(rows.shape[0] > 1 and rows.shape[1] > 1 for rows in seen)
-    assert all(rows.is_contiguous() for rows in seen)
-
-
-def test_refuses(tiny, tmp_path):
-    model, tokenizer = tiny
-    with pytest.raises(ValueError, match="at least one labelled text"):
-        record_positions(model, tokenizer, [], tmp_path)
-    long = LabelledText("toy", "train", 3, "Q", "z1" * 300, ((0, 1),))
-    with pytest.raises(ValueError, match=r"fit the model's 512 positions, toy/train/3 has 6\d\d tokens"):
-        record_positions(model, tokenizer, [long], tmp_path)
-
-
-def test_refuses_logits_that_are_not_finite(tmp_path):
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(len(tokenizer))
-    model.lm_head.weight.data[3] = torch.nan
-    with pytest.raises(ValueError, match="expected finite logits, the model gives others on toy/train/0"):
-        record_positions(model, tokenizer, texts()[:1], tmp_path, progress=False)
-    assert not (tmp_path / "meta.json").exists()
-
-
-def compare_with_decoding(model, tokenizer, prompts, folder, previous, **options):
-    """Capacities that decoding acted on against those of a teacher-forced pass over what it emitted.
-
-    They must agree where the original token was emitted: there decoding's p_{i+1}, given the original token, is the
-    text's own. Returns how many tokens were compared.
-    """
-    evaluator = Evaluator(FeatureSpec(previous=previous), hidden=16)
-    evaluator.scale.fill_(10.0)  # capacities over the whole of (0, 1), not at its ends
-    policy = caw.CapacityPolicy(evaluator.eval(), theta=1.0)
-    watermark = caw.KGW(key=5, delta=6.0)
-    ids = [tokenizer(p).input_ids for p in prompts]
-    out = caw.generate(model, tokenizer, ids, watermark=watermark, policy=policy, progress=False, **options)
-    name = LabelledText("toy", "train", 0, "", "", ())
-    coded = [
-        EncodedText(name, (*prompt, *new), len(prompt), (True,) * len(new))
-        for prompt, new in zip(ids, out.sequences, strict=True)
-    ]
-    positions = record_encoded(model, coded, folder, progress=False)
-    forced = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions))))
-    capacity = np.array([c for trace in out.trace for c in trace.capacity])
-    original = np.array([c == 0 for trace in out.trace for c in trace.choice])
-    compared = original & ~np.isnan(capacity)
-    assert (~original).sum() > 5  # the watermark did change tokens, so histories are those of a marked text
-    assert_close(capacity[compared], forced[compared], "capacity")
-    return int(compared.sum())
-
-
-@pytest.mark.parametrize("previous", [0, 1, 2])
-def test_decoding_sees_the_same_features(tiny, tmp_path, previous):
-    model, tokenizer = tiny
-    prompts = ["a", "the sky is blue because", "7 * 6 ="]
-    assert compare_with_decoding(model, tokenizer, prompts, tmp_path, previous, max_new_tokens=40) > 20
-
-
-@pytest.mark.slow
-def test_decoding_sees_the_same_features_on_the_demo_model(demo, tmp_path):
-    prompts = ["Question: What is a leap year?\nAnswer:", "The sea"]
-    assert compare_with_decoding(*demo, prompts, tmp_path, 1, max_new_tokens=60) > 20
-
-
-@pytest.mark.slow
-def test_demo_model_records(demo_model, demo_tokenizer, tmp_path):
-    text = LabelledText("toy", "train", 0, "How many?", "She has 7 * 6 = 42 ÷ 1 🦙.\n#### 42", ((8, 18),))
-    positions = record_positions(demo_model, demo_tokenizer, [text], tmp_path, progress=False)
-    coded = encode(demo_tokenizer, text)
+def plain(model: Any, ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
-        logits = demo_model(torch.tensor([coded.ids])).logits[0]
-    record, spec = Record.from_logits(logits), FeatureSpec()
-    at = torch.arange(coded.first - 1, len(coded.ids) - 1)
-    expected = spec.assemble([record.take(at - 1), record.take(at), record.take(at + 1)])
-    assert_close(positions.features(spec, np.arange(len(positions))), expected, "capacity")
+        return model(torch.tensor([ids])).logits[0]
 
 
-PREFIX = "".join(f"Question: what is {i} + {i}?\nAnswer: {i} + {i} = {2 * i}\n#### {2 * i}\n\n" for i in (2, 3))
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("batch_tokens", [1, 90, 1000])
+def test_logits_are_those_of_one_text_alone(model: Any, batch_tokens: int, share: bool) -> None:
+    texts = [([*BEGINNING, *ids], 41 + i) for i, ids in enumerate(drawn(30, 8, 2, 60, 11))]
+    found = list(teacher_forced(model, texts, batch_tokens=batch_tokens, share=share))
+    assert [i for i, _ in found] == [2, 1, 4, 0, 3]  # shortest first
+    for i, logits in found:
+        ids, first = texts[i]
+        assert_close(logits, plain(model, ids)[first - 1 :], "forward")
 
 
-def stores(model, coded, folder, monkeypatch, **options):
-    """(positions with a shared prefix, positions without, shapes of every forward with)."""
-    lengths = []
-    hook = model.base_model.register_forward_pre_hook(
-        lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape), with_kwargs=True
-    )
-    shared = record_encoded(model, coded, folder / "shared", progress=False, **options)
-    hook.remove()
-    monkeypatch.setattr("caw.fitting.teacher.MIN_SHARED", 10**6)
-    return shared, record_encoded(model, coded, folder / "whole", progress=False, **options), lengths
+def test_texts_that_do_not_fit_are_named(model: Any) -> None:
+    texts = [(ids, 1) for ids in drawn(128, 129)]
+    with pytest.raises(ValueError, match=r"^texts must fit the model's 128 positions, long has 129 tokens; shorten it"):
+        teacher_forced(model, texts, names=["short", "long"])  # before anything is read
+    with pytest.raises(ValueError, match="128 positions, one has 129 tokens"):
+        log_probs(model, texts)
 
 
-def assert_equal_records(shared, whole):
-    for name in ("values", "logsumexp", "entropy"):
-        actual, expected = (torch.from_numpy(np.array(store.arrays[name])) for store in (shared, whole))
-        assert_close(actual, expected, "forward")
+def test_no_texts_are_read_in_no_time(model: Any) -> None:
+    assert list(teacher_forced(model, [])) == [] and log_probs(model, []) == []
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 200, 4096], ids=["one-by-one", "few", "all-at-once"])
-def test_a_shared_prefix_is_read_once_and_changes_nothing(tiny, tmp_path, monkeypatch, batch_tokens):
-    model, tokenizer = tiny
-    coded = [encode(tokenizer, text, prefix=PREFIX) for text in texts()]
-    shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch, batch_tokens=batch_tokens)
-    assert lengths[0].numel() > 32 and sum(shape.numel() for shape in lengths) < sum(len(c.ids) for c in coded)
-    for name in ("token", "key", "row", "document"):
-        assert np.array_equal(shared.arrays[name], whole.arrays[name])
-    assert_equal_records(shared, whole)
-    assert torch.equal(torch.from_numpy(shared.agree), torch.from_numpy(whole.agree))
+@pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
+def test_log_probs(model: Any, batch_tokens: int) -> None:
+    sizes = [(2, 1), (7, 3), (100, 1), (31, 30), (5, 5), (100, 99), (1, 1)]
+    texts = [(ids, first) for ids, (_, first) in zip(drawn(*(n for n, _ in sizes)), sizes, strict=True)]
+    done: list[None] = []
+    found = log_probs(model, texts, batch_tokens, lambda: done.append(None))
+    assert [len(f) for f in found] == [n - first for n, first in sizes] and len(done) == 5
+    for (ids, first), values in zip(texts, found, strict=True):
+        exact = plain(model, ids).double().log_softmax(1)
+        expected = np.array([exact[i - 1, ids[i]].item() for i in range(first, len(ids))])
+        assert values.dtype == np.float64
+        assert_close(values, expected, "forward")
 
 
-def test_texts_that_differ_in_their_last_token_only_share_no_row_that_is_kept(tiny, tmp_path, monkeypatch):
-    """The longest prefix there can be: three records before the reference are still kept of each text."""
-    model, tokenizer = tiny
-    coded = [encode(tokenizer, LabelledText("toy", "train", 0, "Q" * 60, s, ((0, 1),))) for s in ("12345", "12346")]
-    shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch)
-    assert lengths[0][1] == coded[0].first - 4  # p_j needs the logits of place j - 1, and p of first - 3 is kept
-    assert_equal_records(shared, whole)
+def test_a_text_that_was_kept_stands_in_for_the_beginning_of_others(model: Any) -> None:
+    """As counterfactuals use it: rows that differ from the text read in one place only."""
+    (ids,) = drawn(30)
+    with torch.inference_mode():
+        logits, kept = read_and_keep(model, ids)
+        assert_close(logits, plain(model, ids), "forward")
+        rows = [[*ids[:20], other, *ids[21:]] for other in (1, 2)]
+        given, start = forward(model, rows, 20, SharedPrefix(20, kept.cache))
+    assert start == 20 and given.shape[1] == 10
+    for row, own in zip(rows, given, strict=True):
+        assert_close(own, plain(model, row)[20:], "forward")
 
 
-def test_copies_of_the_prefix_are_bounded(tiny, tmp_path, monkeypatch):
-    model, tokenizer = tiny
-    coded = [encode(tokenizer, LabelledText("toy", "train", i, "Q" * 60, f"{i}", ((0, 1),))) for i in range(9)]
-    shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch, batch_tokens=40)
-    rows = max(1, 4 * 40 // lengths[0][1])
-    assert 1 < rows < 9 and max(shape[0] for shape in lengths) == rows
-    assert_equal_records(shared, whole)
+@pytest.mark.parametrize("share", [False, True])
+def test_a_model_in_train_mode_is_read_in_eval_mode_and_left_as_it_was(dropping: Any, share: bool) -> None:
+    modes = {name: module.training for name, module in dropping.named_modules()}
+    texts = [([*BEGINNING, *ids], 41) for ids in drawn(9, 5)]
+    assert not torch.equal(plain(dropping, texts[0][0]), plain(dropping, texts[0][0]))  # dropout does act
+    found = dict(teacher_forced(dropping, texts, share=share))
+    (kept, _), scores = read_and_keep(dropping, texts[0][0]), log_probs(dropping, texts)
+    assert {name: module.training for name, module in dropping.named_modules()} == modes
+    dropping.eval()
+    for i, (ids, first) in enumerate(texts):
+        assert_close(found[i], plain(dropping, ids)[first - 1 :], "forward")
+    assert_close(kept, plain(dropping, texts[0][0]), "forward")
+    assert all(np.array_equal(a, b) for a, b in zip(scores, log_probs(dropping, texts), strict=True))
 
 
-@pytest.mark.parametrize("name", ["qwen2-window", "mistral", "gemma2", "longrope", "no cache"])
-def test_models_whose_prefix_cannot_be_shared_read_every_text_whole(name, tmp_path, monkeypatch):
-    model = architectures.build("llama" if name in ("longrope", "no cache") else name)
-    if name == "longrope":
-        monkeypatch.setattr(model.config, "rope_parameters", {"rope_type": "longrope"})
-    if name == "no cache":
-        monkeypatch.setattr("caw.fitting.teacher.DynamicCache", type(None))
-    text = LabelledText("toy", "train", 0, "", "", ())
-    coded = [EncodedText(text, (*range(3, 50), last, 7), 47, (True, False)) for last in (5, 6)]
-    shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch)
-    assert lengths[-1] == (2, 49)  # whole texts
-    assert_equal_records(shared, whole)
+def test_a_pass_that_breaks_off_leaves_the_model_as_it_was(dropping: Any) -> None:
+    texts = [(ids, 1) for ids in drawn(9, 5)]
+    read = teacher_forced(dropping, texts, batch_tokens=1)
+    next(read)
+    assert dropping.training and not torch.is_inference_mode_enabled()
+    broken = dropping.model.layers[1].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        next(read)
+    broken.remove()
+    assert dropping.training and dropping.model.layers[0].training and not dropping.lm_head.training

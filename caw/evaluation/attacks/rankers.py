@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.evaluation.metrics.perplexity import log_probs
+from caw.fitting.teacher import log_probs
 from caw.models import load_model
 from caw.models.device import resolve_device
 

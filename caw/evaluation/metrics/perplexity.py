@@ -7,19 +7,15 @@ anything (the first one of a text alone, where there is no begin-of-text token) 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from scipy import stats
 
+from caw.fitting.teacher import BATCH_TOKENS, log_probs
 from caw.models.facts import position_limit
-
-BATCH_TOKENS = 1024
-ROWS = 64  # logit rows turned to float32 at once
 
 
 @dataclass(frozen=True)
@@ -54,67 +50,6 @@ class Comparison:
     def paired(self) -> float:
         """The exact test where there is one, else the signed ranks."""
         return self.wilcoxon if self.mcnemar is None else self.mcnemar
-
-
-def log_probs(
-    model: Any,
-    rows: Sequence[tuple[Sequence[int], int]],
-    batch_tokens: int = BATCH_TOKENS,
-    done: Callable[[], None] = lambda: None,
-) -> list[np.ndarray]:
-    """Log-probabilities, float64 [n - first], of the tokens ids[first:] of each row (ids, first), given all before.
-
-    Rows of like length share a forward, padded on the right where a causal model cannot see it; sums are in float32.
-    first is at least 1: nothing comes before the first token. Deterministic for a batch size; results do not depend on
-    the rows beside a row but by rounding. Raises ValueError for rows longer than the model's positions.
-    """
-    limit = position_limit(model)
-    for ids, first in rows:
-        assert first >= 1
-        if limit and len(ids) > limit:
-            raise ValueError(f"texts must fit the model's {limit} positions, one has {len(ids)} tokens; shorten it")
-    found: list[np.ndarray] = [np.zeros(0)] * len(rows)
-    order = sorted((i for i, (ids, first) in enumerate(rows) if len(ids) > first), key=lambda i: (len(rows[i][0]), i))
-    with torch.inference_mode():
-        for batch in _batches(order, [len(ids) for ids, _ in rows], batch_tokens):
-            for i, values in zip(batch, _forward(model, [rows[i] for i in batch]), strict=True):
-                found[i] = values
-                done()
-    return found
-
-
-def _batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for i in order:
-        if batch and (len(batch) + 1) * lengths[i] > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
-
-
-def _forward(model: Any, rows: Sequence[tuple[Sequence[int], int]]) -> list[np.ndarray]:
-    longest = max(len(ids) for ids, _ in rows)
-    earliest = min(first for _, first in rows) - 1
-    padded = torch.tensor([[*ids, *[ids[-1]] * (longest - len(ids))] for ids, _ in rows], device=model.device)
-    arguments: dict[str, Any] = {"input_ids": padded, "use_cache": False}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # rows of the vocabulary cost most of the memory; by index, see `caw.fitting.teacher`
-        arguments["logits_to_keep"] = torch.arange(earliest, longest, device=padded.device)
-    logits = model(**arguments).logits
-    start = longest - logits.shape[1]
-    values = []
-    for (ids, first), own in zip(rows, logits, strict=True):
-        wanted = torch.tensor(ids[first:], device=own.device)
-        own = own[first - 1 - start : len(ids) - 1 - start]
-        parts = [
-            some.gather(1, wanted[at : at + ROWS, None])[:, 0] - some.logsumexp(1)
-            for at in range(0, len(wanted), ROWS)
-            for some in (own[at : at + ROWS].float(),)
-        ]
-        values.append(torch.cat(parts).double().cpu().numpy())
-    return values
 
 
 def perplexities(

@@ -12,16 +12,17 @@ final answer on 5), because a changed function word upsets it more than a change
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
 from caw.fitting.labelers.base import LabelError, Spans, join_spans
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
-from caw.models.facts import position_limit
+from caw.fitting.shared_prefix import SharedPrefix
+from caw.fitting.teacher import check_lengths, forward, read_and_keep, token_log_probs
 
 BATCH_TOKENS = 512
 ANSWER_MARK = "####"
@@ -102,24 +103,21 @@ class CounterfactualLabeler:
         Raises LabelError if the text is longer than the model's positions or the logits are not finite.
         """
         coded = encode(self.tokenizer, document, self.template, self.prefix)
-        limit = position_limit(self.model)
-        if limit and len(coded.ids) > limit:
-            raise LabelError(f"the model has {limit} positions, the text {len(coded.ids)} tokens; leave it out")
-        ids = torch.tensor([coded.ids], device=self.model.device)
-        cache = DynamicCache()
-        logits = self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
+        try:
+            check_lengths(self.model, [coded.ids], [document.name])
+        except ValueError as error:
+            raise LabelError(str(error)) from None
+        logits, read = read_and_keep(self.model, coded.ids)
         if not bool(logits.isfinite().all()):
             raise LabelError("expected finite logits, the model gives others; use --dtype float32")
-        plain = token_log_probs(logits[None, :-1], ids[:, 1:])[0]  # entry j: of token j + 1
+        ids = torch.tensor(coded.ids, device=logits.device)
+        plain = token_log_probs(logits[:-1], ids[1:])  # entry j: of token j + 1
         others = self._alternatives(logits, coded)
         answer = _answer_start(coded)
         n, m = len(coded.ids) - coded.first, self.alternatives
         rest, final = np.zeros(n), np.full(n, np.inf)
         for begin, end, stop in self._groups(coded):
-            replaced = self._replaced(
-                ids[:, :stop], cache, others[begin:end], begin
-            )  # of tokens begin + 1.. in each row
-            lost = plain[begin : stop - 1] - replaced
+            lost = plain[begin : stop - 1] - self._replaced(coded.ids[:stop], others[begin:end], begin, read)
             for i in range(begin, end):
                 mine = lost[(i - begin) * m : (i - begin + 1) * m, i - begin :]
                 rest[i - coded.first] = float(mine[:, : self.horizon].sum(1).mean())
@@ -151,28 +149,17 @@ class CounterfactualLabeler:
             begin = end
         return groups
 
-    def _replaced(self, ids: torch.Tensor, cache: DynamicCache, others: torch.Tensor, begin: int) -> torch.Tensor:
+    def _replaced(self, ids: Sequence[int], others: torch.Tensor, begin: int, read: SharedPrefix) -> torch.Tensor:
         """Log-probabilities float64 [G * m, T - begin - 1] of the tokens behind `begin` in rows where one of the G
         places from `begin` on holds one of its others [G, m]; a row's own place and those before it are of no use."""
-        m = self.alternatives
-        rows = ids[:, begin:].repeat(others.numel(), 1)
-        places = torch.arange(len(others), device=ids.device).repeat_interleave(m)
-        rows[torch.arange(len(rows), device=ids.device), places] = others.reshape(-1)
-        shared = DynamicCache()
-        for index, layer in enumerate(cache.layers):
-            size = (len(rows), -1, -1, -1)
-            shared.update(layer.keys[:, :, :begin].expand(size), layer.values[:, :, :begin].expand(size), index)
-        logits = self.model(input_ids=rows, past_key_values=shared, use_cache=True).logits
-        return token_log_probs(logits[:, :-1], ids[:, begin + 1 :].expand(len(rows), -1))
-
-
-def token_log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """log softmax at ids [R, T] of logits [R, T, V], float64 [R, T]; one row at a time bounds the memory."""
-    rows = [
-        row.float().gather(1, of[:, None])[:, 0].double() - row.float().logsumexp(1).double()
-        for row, of in zip(logits, ids, strict=True)
-    ]
-    return torch.stack(rows)
+        rows = [
+            [*ids[:place], other, *ids[place + 1 :]]
+            for place, tokens in enumerate(others.tolist(), begin)
+            for other in tokens
+        ]
+        logits, _ = forward(self.model, rows, begin, replace(read, length=begin))
+        behind = torch.tensor(ids[begin + 1 :], device=logits.device)
+        return torch.stack([token_log_probs(row[:-1], behind) for row in logits])
 
 
 def _answer_start(coded: EncodedText) -> int:

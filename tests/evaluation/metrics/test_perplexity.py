@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.evaluation.metrics.perplexity import box, compare_accuracy, compare_perplexity, log_probs, perplexities
+from caw.evaluation.metrics.perplexity import box, compare_accuracy, compare_perplexity, perplexities
 from caw.testing import assert_close
 
 TEXTS = ["the sky is blue", "a", "", "light and more light because the air scatters it, which a few words say", "words"]
@@ -27,19 +27,6 @@ def alone(model: Any, ids: list[int], first: int) -> np.ndarray:
     """By the definition: one row, float64 softmax."""
     logits = model(torch.tensor([ids])).logits[0].double().log_softmax(1)
     return np.array([logits[i - 1, ids[i]].item() for i in range(first, len(ids))])
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
-def test_log_probs(pair: tuple[Any, Any], batch_tokens: int) -> None:
-    model, _ = pair
-    rng = np.random.default_rng(0)
-    sizes = [(2, 1), (7, 3), (100, 1), (31, 30), (5, 5), (100, 99), (1, 1)]
-    rows = [(rng.integers(0, 300, n).tolist(), first) for n, first in sizes]
-    done: list[None] = []
-    found = log_probs(model, rows, batch_tokens, lambda: done.append(None))
-    assert [len(f) for f in found] == [n - first for n, first in sizes] and len(done) == 5
-    for (ids, first), values in zip(rows, found, strict=True):
-        assert_close(values, alone(model, ids, first), "forward")
 
 
 def test_perplexity_is_exp_of_the_mean(pair: tuple[Any, Any]) -> None:

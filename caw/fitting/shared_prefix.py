@@ -1,0 +1,59 @@
+"""What texts begin with, few-shot examples say, read once: its keys and values are copied into the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+from caw.decoding.sharing import common_length
+from caw.models.eval_mode import EvalMode
+from caw.models.facts import decoding_device
+from caw.models.rope import rope_limit
+
+MIN_SHARED = 32  # tokens; less costs more to copy than to read
+PREFIX_COPIES = 4  # 4096 tokens of keys and values at most: 9 copies of 450 tokens
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """length: its tokens; 0 = every text is read whole. cache: keys and values of at least so many, in one row."""
+
+    length: int = 0
+    cache: Any = None
+
+    @classmethod
+    def read(cls, model: Any, beginnings: Sequence[Sequence[int]]) -> SharedPrefix:
+        """The prefix of all `beginnings`, of which no logits are needed.
+
+        Empty where it is not worth it, where the model keeps something other than plain keys and values (windows,
+        recurrent states), and where its rotary embedding depends on how long the whole text is.
+        """
+        length = common_length(beginnings) if len(beginnings) > 1 else 0
+        if length < MIN_SHARED or rope_limit(model) is not None:
+            return NO_PREFIX
+        ids = torch.tensor([beginnings[0][:length]], device=decoding_device(model))
+        with EvalMode(model):
+            cache = getattr(model.base_model(input_ids=ids, use_cache=True), "past_key_values", None)
+        plain = isinstance(cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in cache.layers)
+        return cls(length, cache) if plain else NO_PREFIX
+
+    def most_rows(self, batch_tokens: int) -> int:
+        """Rows whose copies of the prefix hold no more keys and values than PREFIX_COPIES batches without one."""
+        return max(1, PREFIX_COPIES * batch_tokens // max(self.length, 1))
+
+    def copies(self, rows: int) -> DynamicCache | None:
+        """A cache for so many rows that holds the prefix, to be written to; None without a prefix."""
+        if not self.length:
+            return None
+        copied = DynamicCache()
+        for index, layer in enumerate(self.cache.layers):
+            keys, values = (x[:, :, : self.length].expand(rows, -1, -1, -1) for x in (layer.keys, layer.values))
+            copied.update(keys, values, index)
+        return copied
+
+
+NO_PREFIX = SharedPrefix()
