@@ -69,10 +69,19 @@ class Attack(ABC):
         return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
 
 
-def check_rate(rate: float) -> None:
-    """Raise ValueError unless rate is in (0, 1]."""
-    if not 0 < rate <= 1:
-        raise ValueError(f"an attack's rate must be above 0 and at most 1, got {rate}; give e.g. 0.1")
+@dataclass(frozen=True)
+class RateAttack(Attack):
+    """An attack on this share of the words. Raises ValueError for a rate outside (0, 1]."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"an attack's rate must be above 0 and at most 1, got {self.rate}; give e.g. 0.1")
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.rate:g}"
 
 
 def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:

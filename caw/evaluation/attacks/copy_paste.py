@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from caw.evaluation.attacks.base import Attack, Attacked, AttackError, check_rate
+from caw.evaluation.attacks.base import Attacked, AttackError, RateAttack
 from caw.evaluation.attacks.words import count_words
 
 
 @dataclass(frozen=True)
-class CopyPaste(Attack):
+class CopyPaste(RateAttack):
     """The text keeps this share of the words of what comes out; the rest is human text around it.
 
     The text is cut at white space into `parts` of about the same number of words, each put between passages of whole
@@ -23,12 +23,11 @@ class CopyPaste(Attack):
 
     kind: ClassVar[str] = "copy-paste"
     stream: ClassVar[str] = "copy-paste"
-    rate: float
     human: tuple[str, ...] = field(repr=False)
     parts: int = 1
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        super().__post_init__()
         if self.parts < 1:
             raise ValueError(f"copy-paste needs at least 1 part, got {self.parts}; leave it out for one")
         if not any(text.strip() for text in self.human):
@@ -36,7 +35,7 @@ class CopyPaste(Attack):
 
     @property
     def name(self) -> str:
-        return f"{self.kind}-{self.rate:g}" + (f"x{self.parts}" if self.parts > 1 else "")
+        return super().name + (f"x{self.parts}" if self.parts > 1 else "")
 
     def apply(self, text: str, rng: np.random.Generator) -> Attacked:
         words = count_words(text)

@@ -8,30 +8,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from caw.evaluation.attacks.base import Attack, Attacked, check_rate, draw_count
+from caw.evaluation.attacks.base import Attacked, RateAttack, draw_count
 
 GAP_AND_WORD = re.compile(r"(\s*)(\S+)")
 SENTENCE_MARKS = ".,;:!?"
 
 
 @dataclass(frozen=True)
-class WordD(Attack):
+class WordD(RateAttack):
     """Deletes this share of the words (parts between white space).
 
-    The marks .,;:!? behind a deleted word stay, on the word before it; line breaks stay. Raises ValueError for a rate
-    outside (0, 1].
+    The marks .,;:!? behind a deleted word stay, on the word before it; line breaks stay.
     """
 
     kind: ClassVar[str] = "word-d"
     stream: ClassVar[str] = "word-d"
-    rate: float
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}-{self.rate:g}"
 
     def apply(self, text: str, rng: np.random.Generator) -> Attacked:
         parts = GAP_AND_WORD.findall(text)

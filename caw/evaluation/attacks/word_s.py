@@ -8,30 +8,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from caw.evaluation.attacks.base import Attack, Attacked, check_rate, draw_count
+from caw.evaluation.attacks.base import Attacked, RateAttack, draw_count
 from caw.evaluation.attacks.wordnet import WordNet
 from caw.evaluation.attacks.words import Word, count_words, plain_words, replace_words
 
 
 @dataclass(frozen=True)
-class WordS(Attack):
+class WordS(RateAttack):
     """Replaces this share of the words by a random synonym each, of any sense.
 
     Words that have no synonym of one word (numbers, names, function words) cannot be replaced: where more were asked
-    for, all that can be are, and the edit rate says how many that was. Raises ValueError for a rate outside (0, 1].
+    for, all that can be are, and the edit rate says how many that was.
     """
 
     kind: ClassVar[str] = "word-s"
     stream: ClassVar[str] = "word-s"
-    rate: float
     wordnet: WordNet = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}-{self.rate:g}"
 
     def apply(self, text: str, rng: np.random.Generator) -> Attacked:
         candidates = {w: s for w in plain_words(text) if (s := self.wordnet.synonyms(w.text))}

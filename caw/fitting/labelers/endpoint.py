@@ -1,7 +1,6 @@
 """Key segments marked by a language model behind an OpenAI-compatible endpoint.
 
-The official client does the talking: time-outs, retries with exponential back-off and jitter, `Retry-After`. What comes
-back is held to a JSON schema where the endpoint supports one, and is checked here in any case: segments are exact
+The reply is held to a JSON schema where the endpoint supports one, and is checked here in any case: segments are exact
 substrings in the order of the text, or the model is told what is wrong and asked once more.
 """
 
@@ -9,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from caw.fitting.labelers.base import LabelError, Spans, locate
 from caw.fitting.labels import LabelledText
-from caw.requirements import require
+from caw.io.endpoint import Endpoint, EndpointError, RequestRefused
 
 INSTRUCTION = """\
 You mark the segments of a reference answer that carry its quality: the words, numbers, operators, names and short \
@@ -40,7 +37,6 @@ SCHEMA = {
 }
 ATTEMPTS = 2
 BYTES_PER_TOKEN = 4.0  # of English, roughly; used only where no tokenizer is given
-FATAL = (401, 403, 404)  # every other document would meet the same
 REPLY_SHARE = 1.3  # of the answer's own tokens: a reply quotes at most the whole of it, plus quotes and commas
 
 
@@ -70,32 +66,11 @@ class Cost:
         )
 
 
-class RateLimit:
-    """Lets at most `per_minute` requests begin in a minute, evenly spaced; shared by threads. None = no limit."""
-
-    def __init__(self, per_minute: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        if per_minute is not None and not per_minute > 0:
-            raise ValueError(f"requests per minute must be above 0, got {per_minute}; leave the limit out for none")
-        self.interval, self.clock = 60 / per_minute if per_minute else 0.0, clock
-        self.next, self.lock = 0.0, threading.Lock()
-
-    def wait(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        if not self.interval:
-            return
-        with self.lock:
-            now = self.clock()
-            begin = max(now, self.next)
-            self.next = begin + self.interval
-        sleep(begin - now)
-
-
 class EndpointLabeler:
     """Asks a model for the segments of each document.
 
     Args:
-        model: its name at the endpoint. key: the endpoint's key. base_url: None = the client's own default.
-        timeout: seconds a request may take. retries: of a request that failed for a while (time-out, 429, 5xx).
-        requests_per_minute: limit over all threads; the client's own retries are spaced by its back-off.
+        model, key, base_url, timeout, retries, requests_per_minute: see `Endpoint`.
         schema: ask for output held to a JSON schema; off for endpoints that know none, which are then told in words.
 
     `used` counts the tokens the endpoint says were used: [input, output]. Raises ImportError without the client.
@@ -114,19 +89,20 @@ class EndpointLabeler:
         requests_per_minute: float | None = None,
         schema: bool = True,
     ) -> None:
-        require("openai", "labels from an endpoint")
-        import openai
+        self.endpoint = Endpoint(
+            model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=requests_per_minute,
+            purpose="labels from an endpoint",
+        )  # fmt: skip
+        self.schema = schema
 
-        if retries < 0 or not timeout > 0:
-            raise ValueError(f"retries must be >= 0 and timeout > 0, got {retries} and {timeout}; use the defaults")
-        self.model, self.schema, self.limit = model, schema, RateLimit(requests_per_minute)
-        self.client = openai.OpenAI(api_key=key, base_url=base_url, timeout=timeout, max_retries=retries)
-        self.used, self.lock = [0, 0], threading.Lock()
+    @property
+    def used(self) -> list[int]:
+        return self.endpoint.used
 
     def describe(self) -> dict[str, Any]:
         return {
             "labeler": "openai",
-            "model": self.model,
+            "model": self.endpoint.model,
             "instruction_sha256": hashlib.sha256(INSTRUCTION.encode()).hexdigest(),
             "schema": self.schema,
         }
@@ -146,55 +122,14 @@ class EndpointLabeler:
 
     def _ask(self, messages: list[dict[str, str]]) -> str:
         """The model's reply. Raises LabelError for this document, ValueError where every request would fail alike."""
-        import openai
-
-        arguments: dict[str, Any] = {"model": self.model, "messages": messages}
-        if self.schema:
-            form = {"name": "key_segments", "strict": True, "schema": SCHEMA}
-            arguments["response_format"] = {"type": "json_schema", "json_schema": form}
-        self.limit.wait()
+        form = {"name": "key_segments", "strict": True, "schema": SCHEMA}
+        arguments = {"response_format": {"type": "json_schema", "json_schema": form}} if self.schema else {}
         try:
-            completion = self.client.chat.completions.create(**arguments)
-        except openai.APIStatusError as error:
-            raise _status_error(error.status_code) from None  # its message may quote the key or the text
-        except openai.APITimeoutError:
-            raise LabelError("the endpoint took too long, retries included; run again, or raise --timeout") from None
-        except openai.APIConnectionError:
-            raise LabelError("the endpoint could not be reached, retries included; check --base-url") from None
-        except (openai.OpenAIError, ValueError):
-            raise LabelError("expected a chat completion, the endpoint sent something else; check --base-url") from None
-        return self._reply(completion)
-
-    def _reply(self, completion: Any) -> str:
-        usage = getattr(completion, "usage", None)
-        if usage is not None:
-            with self.lock:
-                self.used[0] += getattr(usage, "prompt_tokens", 0) or 0
-                self.used[1] += getattr(usage, "completion_tokens", 0) or 0
-        choices: Any = getattr(completion, "choices", None) or [None]
-        message = getattr(choices[0], "message", None)
-        if message is None:
-            raise LabelError("expected a chat completion, the endpoint sent something else; check --base-url")
-        if getattr(message, "refusal", None):
-            raise LabelError("the model refused to mark this document; label it another way")
-        if choices[0].finish_reason in ("length", "content_filter"):
-            raise LabelError(f"the reply was cut off ({choices[0].finish_reason}); label the document another way")
-        if not isinstance(message.content, str) or not message.content.strip():
-            raise LabelError("expected a reply, the model sent an empty one; run again")
-        return message.content
-
-
-def _status_error(status: int) -> ValueError:
-    if status in (400, 422):  # may be this document's length or content, or a schema that the endpoint does not know
-        return LabelError(f"the endpoint refused the request ({status}); try --no-schema, or leave the document out")
-    if status not in FATAL:
-        return LabelError(f"the endpoint answered with status {status}, retries included; run again later")
-    reasons = {
-        401: "a valid key, it refused ours (401); set the variable of --key-env",
-        403: "a key that may use the model, it refused ours (403); check --model and the key",
-        404: "a model and an address it knows, it does not (404); check --model and --base-url",
-    }
-    return ValueError(f"the endpoint expects {reasons[status]}")
+            return self.endpoint.ask(messages, **arguments)
+        except RequestRefused as error:
+            raise LabelError(str(RequestRefused(error.status, "try --no-schema, or leave the document out"))) from None
+        except EndpointError as error:
+            raise LabelError(str(error)) from None
 
 
 def messages_of(document: LabelledText) -> list[dict[str, str]]:

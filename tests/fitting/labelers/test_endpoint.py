@@ -9,7 +9,7 @@ import pytest
 from stand_in_endpoint import completion, segments, serve
 
 from caw.fitting.labelers.base import LabelError, label_documents
-from caw.fitting.labelers.endpoint import EndpointLabeler, RateLimit, estimate_cost, parse_reply
+from caw.fitting.labelers.endpoint import EndpointLabeler, estimate_cost, parse_reply
 from caw.fitting.labels import LabelledText
 
 pytest.importorskip("openai")
@@ -60,14 +60,14 @@ def test_a_reply_that_is_no_substring_is_asked_again():
         (completion('{"spans": []}'), "another object"),
         (completion('{"segments": [1]}'), "another object"),
         (completion('["28"]'), "another object"),
-        (completion(None, refusal="I cannot do that."), "refused to mark"),
+        (completion(None, refusal="I cannot do that."), "refused this text"),
         (completion('{"segm', finish="length"), r"cut off \(length\)"),
         (completion("", finish="content_filter"), r"cut off \(content_filter\)"),
         (completion(""), "empty one"),
         ((200, b"<html>hello</html>"), "something else"),
         ((200, {"hello": 1}), "something else"),
         ((200, {"choices": []}), "something else"),
-        ((400, {"error": {"message": SOLUTION}}), r"refused the request \(400\)"),
+        ((400, {"error": {"message": SOLUTION}}), r"refused the request \(400\); try --no-schema"),
         ((429, {"error": {"message": "slow down"}}), "status 429"),
         ((500, b"oops"), "status 500"),
     ],
@@ -109,21 +109,6 @@ def test_an_endpoint_that_is_not_there():
         marker = labeler(endpoint)
     with pytest.raises(LabelError, match="could not be reached"):
         marker.label(DOCUMENT)
-
-
-def test_rate_limit_spaces_requests():
-    now, slept = [100.0], []
-    limit = RateLimit(120, clock=lambda: now[0])
-    for _ in range(3):
-        limit.wait(slept.append)
-    now[0] += 10  # an idle time gives no credit for a burst
-    limit.wait(slept.append)
-    limit.wait(slept.append)
-    assert slept == [0.0, 0.5, 1.0, 0.0, 0.5]
-    RateLimit(None).wait(slept.append)
-    assert len(slept) == 5
-    with pytest.raises(ValueError, match="above 0"):
-        RateLimit(0)
 
 
 def test_cost_estimate():
