@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from command_line import commands
 
-from caw.cli.app import COMMANDS, EVALUATIONS
+from caw.cli import app
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -67,9 +69,6 @@ def test_what_is_linked_or_run_is_there(path: Path) -> None:
         assert (ROOT / script).is_file(), script
     for name in re.findall(r"`((?:caw|benchmarks|tests|triton_kernels|csrc|gates)/[\w./]*)`", text):
         assert (ROOT / name).exists() or name == "caw/triton_kernels", name
-    for words in re.findall(r"(?:^|`|\.venv/bin/)caw ([a-z][a-z -]*)", text, re.MULTILINE):
-        first, second = [*words.split(), "", ""][:2]
-        assert first in COMMANDS or (first == "evaluate" and (not second or second in EVALUATIONS)), words
 
 
 def test_the_layout_is_that_of_the_tree() -> None:
@@ -82,8 +81,9 @@ def test_the_layout_is_that_of_the_tree() -> None:
 
 def test_every_command_is_named() -> None:
     [table] = re.findall(r"## Commands\n(.*?)\n## ", README, re.DOTALL)
-    for name in [*COMMANDS, *(f"evaluate {name}" for name in EVALUATIONS)]:
-        assert name == "demo" or name.removeprefix("evaluate ") in re.findall(r"[a-z-]+", table), name
+    named = re.findall(r"[a-z-]+", table)
+    for path, _ in commands(typer.main.get_command(app), ["caw"]):
+        assert path == ["caw", "demo"] or path[-1] in named, path
 
 
 def test_detection_of_the_demo_models_texts() -> None:
