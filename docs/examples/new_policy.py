@@ -32,15 +32,15 @@ class EntropyRamp(Policy):
 
 
 def main() -> None:
-    """The share of tokens that the mark changed, under the ramp and under the plain watermark."""
+    """How strongly tokens were marked, and whether the mark is found, under the plain watermark and under the ramp."""
     model, tokenizer = caw.load_model("smollm2-135m")
     watermark = caw.KGW(key=42)
     for policy in (caw.FixedStrength(1.0), EntropyRamp()):
         out = caw.generate(model, tokenizer, "Why do we sleep?", watermark=watermark, policy=policy, chat=True)
         assert out.trace is not None
-        changed = sum(choice > 0 for choice in out.trace[0].choice) / out.num_tokens
+        mean = sum(out.trace[0].strength) / out.num_tokens
         found = caw.detect(out.texts[0], tokenizer, watermark)
-        print(f"{type(policy).__name__}: {changed:.0%} of the tokens changed, p = {found.p_value:.1e}")
+        print(f"{type(policy).__name__}: strength {mean:.2f} on average, p = {found.p_value:.1e}")
 
 
 if __name__ == "__main__":

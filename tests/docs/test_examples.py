@@ -117,5 +117,6 @@ def test_the_watermark_runs(demo_model: Any, capsys: pytest.CaptureFixture[str])
 @pytest.mark.slow(seconds=20)
 def test_the_policy_runs(demo_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     POLICY.main()
-    shares = [int(share) for share in re.findall("([0-9]+)% of the tokens changed", capsys.readouterr().out)]
-    assert len(shares) == 2 and shares[0] > shares[1] > 0
+    said = re.findall(r"strength (\S+) on average, p = (\S+)", capsys.readouterr().out)
+    (plain, _), (ramp, p_value) = ((float(a), float(b)) for a, b in said)
+    assert plain == 1 and 0 < ramp < 1 and p_value <= 1e-3
