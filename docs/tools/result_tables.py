@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from caw.evaluation.report import tables as report_tables
-from caw.evaluation.report.data import ReportData, read_report_data
+from caw.evaluation.report.data import ReportData, Setting, read_report_data
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 # of files that do not name their own
 COMMANDS = {
     "detection.json": "python benchmarks/bench_detection.py",
@@ -70,6 +71,28 @@ def equal_detection(run: str, *measures: str) -> str:
     kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
     found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
     return f"{found.markdown()}\n{_source(f'evaluation_{run}/results.json')}"
+
+
+def summary(run: str, task: str, watermark: str, *policies: str) -> str:
+    """Accuracy, share found and gain over a fixed strength found as often, of the policies named."""
+    data = _data(run)
+    rows = {r["policy"]: r for r in data.pooled() if (r["task"], r.get("watermark")) == (task, watermark)}
+    gains = {
+        (r["policy"], r["measure"]): report_tables.with_interval(r["difference"], r["difference_ci"])
+        for r in data.equal_detection
+        if (r["task"], r["watermark"]) == (task, watermark)
+    }
+    unmarked = data.row(Setting(data.rows[0]["model"], task))
+    lines = [("no watermark", f"{unmarked['accuracy']:.3f}", "", "", "", "")]
+    for policy in policies:
+        row = rows[policy]
+        found = [f"{part['tpr_at_fpr_1e2']:.2f}" for part in (row, row["weighted"])]
+        gained = [gains.get((policy, f"{kind}tpr_at_fpr_1e2"), "") for kind in ("", "weighted_")]
+        lines.append((policy, f"{row['accuracy']:.3f}", *found, *gained))
+    header = ("policy", "accuracy", "found at 1 %", "found, weighted", "over a fixed strength found as often",
+              "the same, weighted")  # fmt: skip
+    said = f"{watermark.upper()}, {rows[policies[0]]['n']} questions of {task}, keys: {rows[policies[0]]['keys']}."
+    return f"{_table(header, lines)}\n\n{said} {_source(f'evaluation_{run}/results.json')}"
 
 
 # ---- detection -------------------------------------------------------------------------------------------------------
@@ -207,6 +230,24 @@ def ablation(model: str) -> str:
     return f"{text.split(chr(10), 2)[2]}\n\n{_source(f'evaluator_ablation_{model}.json')}"
 
 
+def shipped() -> str:
+    """The evaluators that come with the library, on the held-out documents of their labels."""
+    rows = []
+    for path in sorted(WEIGHTS.glob("*.json")):
+        about = json.loads(path.read_text(encoding="utf-8"))
+        metrics = about["metrics"]
+        if "evaluators" not in metrics:  # trained on something else than key segments
+            continue
+        low, high = metrics["auroc_ci"]
+        found = metrics["evaluators"]
+        rows.append((
+            f"`{path.stem}`", about["model"], about["data"]["documents"], f"{found['capacity']['auroc']:.3f}",
+            f"{low:.3f} - {high:.3f}", f"{found['entropy']['auroc']:.3f}", f"{found['logit_delta']['auroc']:.3f}",
+        ))  # fmt: skip
+    header = ("evaluator", "model", "documents", "AUROC", "95 % interval", "of entropy", "of the logit gap")
+    return f"{_table(header, rows)}\n\n*From `caw/evaluator/weights/*.json`; each file names its command.*"
+
+
 def transfer() -> str:
     """An evaluator of one model, read on another."""
     rows = [
@@ -236,6 +277,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
+    "summary": summary, "shipped": shipped,
     "damage": damage,
 }  # fmt: skip
 
