@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.io.show import shown
-from caw.watermarks.base import require_bool, require_choice, require_int, require_number
 
 Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from caw.checks import require_int, require_number
 from caw.cost import peak_memory
 from caw.cost.equality import Check, DifferentTokensError, check_counts, check_tokens
 from caw.cost.machine import about
@@ -20,7 +21,6 @@ from caw.cost.timing import Call, Made, Summary, Times, clock_for, measure, rati
 from caw.defaults import THETA
 from caw.models import DEMO_MODEL
 from caw.models.facts import position_limit
-from caw.watermarks.base import require_int, require_number
 
 KIND = "caw benchmark"
 Report = Callable[[str], None]

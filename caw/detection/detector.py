@@ -23,6 +23,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from caw.checks import require_bool, require_choice, require_number
 from caw.detection.evidence import first_occurrences
 from caw.detection.ids import read_prefix, split_input, to_ids, unreadable
 from caw.detection.message import repeats_mostly, sentence
@@ -34,12 +35,7 @@ from caw.detection.weights import TokenWeights, weighted_tails
 from caw.detection.windows import WHOLE_SHARE
 from caw.forking import survive_forks
 from caw.watermarks import Watermark
-from caw.watermarks.base import (
-    MISSING,
-    require_bool,
-    require_choice,
-    require_number,
-)
+from caw.watermarks.base import MISSING
 
 Mode = Literal["exact", "compat"]
 STREAM_TOKENS = 1 << 18  # tokens scored in one go; bounds memory to some tens of MB

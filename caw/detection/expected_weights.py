@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from caw.checks import require_number
 from caw.detection.estimate_weights import KINDS, token_kinds
 from caw.detection.weights import MOST, TokenWeights, levels_of
 from caw.triton_kernels.evaluator_step_ref import strength_ref
-from caw.watermarks.base import require_number
 
 EVIDENCE = 20.0  # tokens of its kind that a token id's own ones are averaged with
 

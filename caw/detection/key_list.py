@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from caw.checks import require_number
 from caw.detection.detector import DetectionResult, Detector
 from caw.detection.ids import split_input, unreadable
 from caw.detection.statistics import holm
 from caw.io.show import is_p
-from caw.watermarks.base import require_number
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from caw.checks import require_int
 from caw.detection.statistics import Tails
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.io.files import write_whole
 from caw.watermarks import Watermark
-from caw.watermarks.base import require_int
 from caw.watermarks.green_list import GreenList
 
 FOLDER = Path(__file__).with_name("tables")

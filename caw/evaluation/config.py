@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from caw.checks import require_number
 from caw.defaults import THETA
 from caw.evaluation.tasks import Task
 from caw.evaluator import default_beta
@@ -20,7 +21,6 @@ from caw.io.unicode import is_unicode
 from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
 from caw.settings import Settings
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
-from caw.watermarks.base import require_number
 
 NONE, ANY = "none", "*"
 BATCH = 8  # sequences decoded at once unless the config says otherwise

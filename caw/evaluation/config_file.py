@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from caw.checks import require_int
 from caw.evaluation.config import (
     ANY,
     BATCH,
@@ -29,7 +30,6 @@ from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.io.inputs import read_text
 from caw.requirements import require
 from caw.settings import Settings
-from caw.watermarks.base import require_int
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "stops"}  # in the file -> in the class

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from caw.checks import require_number
 from caw.defaults import THETA
 from caw.evaluator import Evaluator, default_beta
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
-from caw.watermarks.base import require_number
 
 
 @dataclass(frozen=True)

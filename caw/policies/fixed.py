@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.checks import require_number
 from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
-from caw.watermarks.base import require_number
 
 
 @dataclass(frozen=True)

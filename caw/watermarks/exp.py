@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import TOP_K_EXP
 from caw.record import RECORD_SIZE
 from caw.triton_kernels import prf_ref as prf
@@ -33,12 +34,8 @@ from caw.watermarks.base import (
     Position,
     TokenScores,
     VocabularyBound,
-    require_bool,
-    require_choice,
     require_foreign_key,
     require_format,
-    require_int,
-    require_number,
     require_vocab_size,
 )
 from caw.watermarks.formats.seeding import markllm_product

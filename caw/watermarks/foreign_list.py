@@ -8,8 +8,9 @@ from functools import cached_property
 import torch
 
 from caw import ops
+from caw.checks import require_int
 from caw.triton_kernels.ladder_ref import Ladder, reweight_ladder
-from caw.watermarks.base import Position, VocabularyBound, require_foreign_key, require_int
+from caw.watermarks.base import Position, VocabularyBound, require_foreign_key
 from caw.watermarks.formats import ForeignLists, SeedRule, find_rule
 from caw.watermarks.green_list import GreenList
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.checks import require_number
 from caw.defaults import DELTA, GAMMA
 from caw.triton_kernels import prf_ref as prf
 from caw.triton_kernels.ladder_ref import Ladder, Rule, reweight_ladder
-from caw.watermarks.base import Position, Watermark, require_number
+from caw.watermarks.base import Position, Watermark
 
 MAX_DELTA = 1e4
 

@@ -22,18 +22,11 @@ from typing import ClassVar
 
 import torch
 
+from caw.checks import require_choice, require_int
 from caw.triton_kernels import prf_ref as prf
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import keys
-from caw.watermarks.base import (
-    Native,
-    Position,
-    TokenScores,
-    require_choice,
-    require_format,
-    require_int,
-    require_vocab_size,
-)
+from caw.watermarks.base import Native, Position, TokenScores, require_format, require_vocab_size
 from caw.watermarks.foreign_list import ForeignGreenList
 from caw.watermarks.formats import FOREIGN, find_rule
 from caw.watermarks.payload import PayloadCode, PayloadScores, check_payload, positions_of, require_payload

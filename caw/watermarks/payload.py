@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from caw.checks import require_int
 from caw.requirements import require
 from caw.triton_kernels import prf_ref as prf
 from caw.watermarks import keys
-from caw.watermarks.base import require_int
 
 DOMAIN = b"caw/payload"
 MAX_BITS, BLOCK_BITS, PARITY_BYTES = 32, 16, 2

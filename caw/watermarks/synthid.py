@@ -28,16 +28,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 
+from caw.checks import require_choice, require_int
 from caw.triton_kernels.ladder_ref import Ladder, Rule, layer_ladder
 from caw.watermarks import keys
-from caw.watermarks.base import (
-    MISSING,
-    Position,
-    TokenScores,
-    Watermark,
-    require_choice,
-    require_int,
-)
+from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 
 DOMAIN = b"caw/synthid"
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
