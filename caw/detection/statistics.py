@@ -76,12 +76,12 @@ def tails(
 ) -> Tails:
     """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N]."""
     if isinstance(watermark, GreenList):
-        if mode == "compat" and watermark.foreign:
+        if mode == "compat" and watermark.compat_tail == "normal":
             return normal_tails(scores, counts, watermark.gamma)
         return binomial_tails(scores, counts, watermark.green_fraction, mid_p)
     if isinstance(watermark, SynthID):
         return synthid_tails(watermark, scores, counts, mid_p)
-    if isinstance(watermark, EXP) and watermark.format == "vllm-dual":
+    if isinstance(watermark, EXP) and len(watermark.scheme.shares) > 1:
         return dual_tails(watermark.alpha, scores, counts, mode)
     return gamma_tails(scores, counts)
 

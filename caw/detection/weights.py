@@ -22,7 +22,7 @@ from caw.checks import require_int
 from caw.detection.statistics import Tails
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.io.files import write_whole
-from caw.watermarks import Watermark
+from caw.watermarks import EXP, Watermark
 from caw.watermarks.green_list import GreenList
 
 FOLDER = Path(__file__).with_name("tables")
@@ -75,8 +75,8 @@ class TokenWeights:
             )
         if not isinstance(watermark, GreenList) and watermark.null != "gamma":
             raise ValueError(f"weights serve KGW, Unigram and EXP, got {watermark.name}; leave them out")
-        if getattr(watermark, "format", "native") == "vllm-dual":
-            raise ValueError("weights serve one key, got format 'vllm-dual'; leave them out")
+        if isinstance(watermark, EXP) and len(watermark.scheme.shares) > 1:
+            raise ValueError(f"weights serve one key, got format {watermark.format!r}; leave them out")
 
     def save(self, path: str | Path) -> None:
         """Write levels and provenance to one .safetensors file."""

@@ -6,24 +6,20 @@ detector needs the text alone; the formats of other systems read the prompt too,
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import torch
 
 from caw import ops
-from caw.checks import require_choice, require_int
 from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.ladder_ref import Ladder, Rule
 from caw.watermarks import keys
-
-if TYPE_CHECKING:
-    from caw.watermarks.payload import PayloadCode, PayloadScores
+from caw.watermarks.payload import PayloadCode, PayloadScores
 
 MISSING = -1
-MAX_VOCABULARY = (1 << 31) - 1
 
 
 @dataclass
@@ -81,6 +77,12 @@ class Native:
         return self.key - (self.key >> 63 << 64)
 
 
+def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
+    """Contexts int64 [n, W] of every token of one text int64 [n]: the W = `window` ids before it, -1 where none are."""
+    padded = torch.cat([ids.new_full((window,), MISSING), ids])
+    return padded.unfold(0, window, 1)[: ids.shape[0]] if window else ids.new_empty(ids.shape[0], 0)
+
+
 @dataclass(frozen=True)
 class Watermark(ABC):
     """Base of KGW, Unigram and EXP; frozen, and its key never shows in repr."""
@@ -93,6 +95,11 @@ class Watermark(ABC):
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", keys.normalize_key(self.key))
         self.validate()
+
+    def __getstate__(self) -> dict[str, object]:
+        """All but what was worked out from the parameters, lists of other systems above all."""
+        kept = self.__dict__.items()
+        return {name: value for name, value in kept if not isinstance(getattr(type(self), name, None), cached_property)}
 
     @property
     def key_id(self) -> str:
@@ -150,6 +157,11 @@ class Watermark(ABC):
         return False
 
     @property
+    def compat_tail(self) -> Literal["exact", "normal"]:
+        """The tail that the format's own detector takes for the p-value, which mode "compat" gives."""
+        return "exact"
+
+    @property
     def null_moments(self) -> tuple[float, float]:
         """Mean and variance of an unmarked token's score: 1 and 1 for races."""
         return 1.0, 1.0
@@ -184,13 +196,6 @@ class Watermark(ABC):
         )  # fmt: skip
         return Ladder(candidates, needs, counts, self.rule, self.full)
 
-    def native_scores(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """(values, selfhash seeds) of the op `score_tokens`; None where no kernel serves the format or device."""
-        native = self.native
-        if native is None or not ops.has_kernel("score_tokens", ids.device.type):
-            return None
-        return ops.score_tokens(ids, self.window, native.signed_key, native.scheme, native.threshold)
-
     @abstractmethod
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         """Score every token of one text (int64 [n]) from the text alone.
@@ -201,8 +206,7 @@ class Watermark(ABC):
 
     def contexts(self, ids: torch.Tensor) -> torch.Tensor:
         """Contexts int64 [n, W] of every token of one text int64 [n]."""
-        padded = torch.cat([ids.new_full((self.window,), MISSING), ids])
-        return padded.unfold(0, self.window, 1)[: ids.shape[0]] if self.window else ids.new_empty(ids.shape[0], 0)
+        return contexts_of(ids, self.window)
 
     @property
     def code(self) -> PayloadCode | None:
@@ -220,62 +224,3 @@ class Watermark(ABC):
                 f"strength * top_k must be at most {RECORD_SIZE}, got {max_strength:g} * {self.full:g}; "
                 "lower the policy's beta or strength, or the watermark's top_k"
             )
-
-
-def require_format(name: str, known: tuple[str, ...]) -> None:
-    require_choice("format", name, known, "native")
-
-
-W = TypeVar("W", bound="VocabularyBound")
-
-
-class VocabularyBound(Watermark):
-    """A watermark whose foreign formats draw lists over the vocabulary of one model; for the fields see `KGW`."""
-
-    format: str
-    vocab_size: int | None
-
-    def with_vocabulary(self: W, vocab_size: int) -> W:
-        if not self.foreign or self.vocab_size is not None:
-            return self
-        known: dict[str, Any] = {"vocab_size": vocab_size}  # the fields are those of the subclasses
-        return dataclasses.replace(self, **known)
-
-    def check_readable(self) -> None:
-        if self.foreign:
-            require_vocabulary(self.format, self.vocab_size)
-
-    def check_ids(self, greatest: int) -> None:
-        if self.foreign and self.vocab_size is not None and greatest >= self.vocab_size:
-            raise ValueError(
-                f"format {self.format!r} was given vocab_size {self.vocab_size}, the text holds token id {greatest}, "
-                "which no list covers; use the tokenizer and the vocab_size of the model that wrote the text"
-            )
-
-
-def require_vocab_size(vocab_size: Any) -> None:
-    """Raise unless it is None or a size that a vocabulary can have; native formats do not use it."""
-    if vocab_size is not None:
-        require_int("vocab_size", vocab_size, 2, MAX_VOCABULARY)
-
-
-def require_vocabulary(format_name: str, vocab_size: int | None) -> None:
-    """Raise unless a foreign format knows the vocabulary that its lists cover."""
-    if vocab_size is None:
-        raise ValueError(
-            f"format {format_name!r} needs vocab_size, the number of the model's logits, got None; "
-            "pass vocab_size=model.config.vocab_size"
-        )
-
-
-def require_foreign_key(format_name: str, key: int) -> None:
-    """Raise unless the other systems can hold the key, and it reaches the 32 bits that their generators read."""
-    if key >> 63:
-        raise ValueError(
-            f"format {format_name!r} takes keys below 2**63, got a greater one; use an integer that the other system "
-            "can hold (text becomes 64 bits)"
-        )
-    if not key & 0xFFFFFFFF:
-        raise ValueError(
-            f"format {format_name!r} reads the low 32 bits of key * tokens, which are 0 for this key; use another one"
-        )

@@ -12,6 +12,7 @@ cut into symbols of log2(r) bits, high ones first. Blocks are small so that a re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -120,31 +121,80 @@ class PayloadScores:
     evidence: torch.Tensor
 
 
-def positions_of(key: int, context: torch.Tensor, count: int) -> torch.Tensor:
-    """Which of `count` symbols the token after contexts int64 [B, W] carries, int64 [B]."""
-    token = torch.zeros_like(context[:, :1])
-    word = prf.context_words(keys.derive_key(key, DOMAIN), context, token)[:, 0]
-    return (word * count) >> 32
+class Payload:
+    """What the texts of a native scheme carry: each context has a symbol, which picks one of r lists or race keys.
+
+    code: of what is carried. This class carries nothing: its one symbol is 0.
+    """
+
+    code: PayloadCode | None = None
+    r = 1
+
+    def derive(self, secret: int) -> tuple[int, ...]:
+        """The keys that it uses of a user's key itself: at most one, the last of its scheme's keys."""
+        return ()
+
+    def race_keys(self, secret: int) -> tuple[int, ...]:
+        """A key to race with for each of the r symbols."""
+        return (secret,)
+
+    def positions(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+        """Which symbol of the code word the token after contexts int64 [B, W] carries, int64 [B]."""
+        return context.new_zeros(context.shape[0])
+
+    def symbols(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+        """The symbols in [0, r) themselves, int64 [B]; ValueError where only the number of bits is known."""
+        return context.new_zeros(context.shape[0])
+
+    def check_writable(self) -> None:
+        """Raise ValueError where a text is to be marked without knowing with what."""
+        return
 
 
-def symbol_keys(key: int, r: int) -> list[int]:
-    """A race key for each symbol."""
-    return [keys.derive_key(key, DOMAIN + b"/" + bytes([symbol])) for symbol in range(r)]
+class Bits(Payload):
+    """A message in a code; a message of None is for readers, who know the code alone."""
+
+    code: PayloadCode
+
+    def __init__(self, code: PayloadCode, message: int | None) -> None:
+        self.code, self.r, self.message = code, code.r, message
+
+    def derive(self, secret: int) -> tuple[int, ...]:
+        return (keys.derive_key(secret, DOMAIN),)
+
+    def race_keys(self, secret: int) -> tuple[int, ...]:
+        return tuple(keys.derive_key(secret, DOMAIN + b"/" + bytes([symbol])) for symbol in range(self.r))
+
+    def positions(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+        word = prf.context_words(keys[-1], context, torch.zeros_like(context[:, :1]))[:, 0]
+        return (word * self.code.positions) >> 32
+
+    def symbols(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+        self.check_writable()
+        return self._word.to(context.device)[self.positions(context, keys)]
+
+    def check_writable(self) -> None:
+        if self.message is None:
+            raise ValueError(f"marking with payload_bits={self.code.bits} needs a payload, got none; pass payload=...")
+
+    @cached_property
+    def _word(self) -> torch.Tensor:
+        assert self.message is not None
+        return torch.from_numpy(self.code.symbols(self.message))
 
 
-def check_payload(payload: int | None, bits: int) -> None:
-    """Raise unless the payload fits; None is for readers."""
+def make_payload(message: int | None, bits: int, r: int, format_name: str) -> Payload:
+    """The payload of a watermark's parameters; a message of None is for readers.
+
+    Raises TypeError or ValueError where they do not go together.
+    """
     require_int("payload_bits", bits, 0, MAX_BITS)
     if bits:
         require("reedsolo", "payloads")
-    if payload is None:
-        return
-    if not bits:
-        raise ValueError(f"a payload needs payload_bits, got payload={payload!r} without; say how many bits it has")
-    require_int("payload", payload, 0, (1 << bits) - 1)
-
-
-def require_payload(payload: int | None, bits: int) -> None:
-    """Raise where a text is to be marked without knowing with what."""
-    if bits and payload is None:
-        raise ValueError(f"marking with payload_bits={bits} needs a payload, got none; pass payload=...")
+    if message is not None:
+        if not bits:
+            raise ValueError(f"a payload needs payload_bits, got payload={message!r} without; say how many bits it has")
+        require_int("payload", message, 0, (1 << bits) - 1)
+    if bits and format_name != "native":
+        raise ValueError(f"payloads need format 'native', got {format_name!r}; leave the payload out")
+    return Bits(PayloadCode(bits, r), message) if bits else Payload()

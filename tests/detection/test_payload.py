@@ -39,7 +39,7 @@ def marked(watermark: Any, count: int, share: float = 1.0, vocab_size: int = 500
             if isinstance(watermark, KGW):
                 scores = watermark.green_tokens(context, options[None])[0].double()
             else:
-                scores = watermark._words(context, options[None])[0].double()
+                scores = watermark.scheme.words(context, options[None])[0].double()
             best = int(scores.argmax())
         ids.append(int(options[best]))
     return ids

@@ -67,14 +67,14 @@ def test_dual_key_races_with_either_key_and_is_read() -> None:
 
     watermark = EXP(key=7, format="vllm-dual", alpha=0.3, context_width=2)
     contexts, tokens = torch.randint(0, 999, (3000, 2)), torch.arange(20).expand(3000, -1)
-    words = watermark._words(contexts, tokens)
-    with_a, with_b = ((words == prf.context_words(k, contexts, tokens)).all(dim=1) for k in watermark.dual_keys)
+    words = watermark.scheme.words(contexts, tokens)
+    with_a, with_b = ((words == prf.context_words(k, contexts, tokens)).all(dim=1) for k in watermark.scheme.keys[:2])
     assert torch.equal(with_a, ~with_b)
     assert stats.binomtest(int(with_b.sum()), 3000, 0.3).pvalue > 1e-6
     ids = [1, 2]
     while len(ids) < 80:
         options = torch.arange(len(ids) * 20, len(ids) * 20 + 20)
-        best = watermark._words(torch.tensor([ids[-2:]]), options[None])[0].argmax()
+        best = watermark.scheme.words(torch.tensor([ids[-2:]]), options[None])[0].argmax()
         ids.append(int(options[best]))
     assert detect(ids, None, watermark).p_value < 1e-9
     assert not detect(ids, None, EXP(key=8, format="vllm-dual", alpha=0.3, context_width=2)).is_watermarked

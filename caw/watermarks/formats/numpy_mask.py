@@ -7,14 +7,48 @@ of sha256 of the key as a little-endian int64.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 import torch
 
+from caw.watermarks.base import TokenScores
+from caw.watermarks.formats.foreign import ForeignScheme, require_two_lists
+from caw.watermarks.green_list import GreenScheme
 
+
+@lru_cache(maxsize=64)
 def numpy_mask(key: int, gamma: float, vocab_size: int) -> torch.Tensor:
     """Which tokens are green, bool [V]; key below 2^63."""
     seed = int.from_bytes(hashlib.sha256(key.to_bytes(8, "little")).digest()[:4], "little")
     mask = np.arange(vocab_size) < int(gamma * vocab_size)
     np.random.default_rng(seed).shuffle(mask)
     return torch.from_numpy(mask)
+
+
+class MaskList(ForeignScheme, GreenScheme):
+    """One mask for every position; tokens beyond it are not green."""
+
+    compat_tail = "normal"
+    width = 0
+
+    def __init__(self, format_name: str, secret: int, gamma: float, size: int | None) -> None:
+        require_two_lists(gamma, size)
+        self.gamma = gamma
+        super().__init__(format_name, secret, 0, size)
+
+    @property
+    def fraction(self) -> float:
+        return float(numpy_mask(self.keys[0], self.gamma, self.vocab_size).sum()) / self.vocab_size
+
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        mask = numpy_mask(self.keys[0], self.gamma, self.vocab_size).to(tokens.device)
+        inside = (tokens >= 0) & (tokens < self.vocab_size)
+        return mask[torch.where(inside, tokens, 0)] & inside
+
+    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        return self.green_tokens(context, torch.arange(vocab_size, device=context.device)).expand(context.shape[0], -1)
+
+    def score_ref(self, ids: torch.Tensor) -> TokenScores:
+        values = self.green_tokens(ids[:, None], ids).double()
+        return TokenScores(values, ids[:, None], torch.ones_like(ids, dtype=torch.bool))

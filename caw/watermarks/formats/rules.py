@@ -1,4 +1,4 @@
-"""Which schemes of which systems can be written and read, and the lists they lead to.
+"""Which seeding schemes of which systems can be written and read; the lists they lead to: `foreign_lists`.
 
     format          schemes
     transformers    lefthash, selfhash                                    WatermarkingConfig / WatermarkDetector
@@ -13,14 +13,10 @@ the vocabulary; transformers tests only the 40 likeliest tokens, lm-watermarking
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import torch
+from dataclasses import dataclass
 
 from caw.io.show import shown
-from caw.watermarks.base import MISSING, TokenScores
 from caw.watermarks.formats import sbw, seeding
-from caw.watermarks.formats.lists import PermutationLists
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class SeedRule:
     modulo: bool = False
 
 
+NGRAMS_ONCE = ("lm-watermarking", "sbw")  # formats whose own detectors count each n-gram of a text once
 _TIME = SeedRule(seeding.markllm_kgw("time"), modulo=True)
 _SIMPLE = SeedRule(seeding.additive, keyless=0)
 _SBW_SELFHASH = SeedRule(sbw.selfhash, width=4, salted=True, philox=True, pads=True)
@@ -87,82 +84,3 @@ def find_rule(format_name: str, scheme: str) -> SeedRule:
         names = ", ".join(known)
         raise ValueError(f"seeding of format {format_name!r} must be one of {names}, got {shown(scheme)}; choose one")
     return known[scheme]
-
-
-@dataclass
-class ForeignLists:
-    """The green lists of one rule, key, gamma and vocabulary.
-
-    rule, width: the scheme and its context width (the candidate included if salted). key: below 2^63.
-    vocab_size: width of the lists, which is the model's (padded) vocabulary for transformers and MarkLLM.
-    """
-
-    rule: SeedRule
-    key: int = field(repr=False)
-    gamma: float
-    vocab_size: int
-    width: int
-
-    def __post_init__(self) -> None:
-        self.size = int(self.vocab_size * self.gamma)
-        self.lists = PermutationLists(self.vocab_size, self.size, keep=not self.rule.salted)
-
-    @property
-    def needed(self) -> int:
-        """Tokens before a position that a detector of this system wants to see."""
-        return self.width - self.rule.salted
-
-    @property
-    def green_fraction(self) -> float:
-        """Share of the vocabulary in a list."""
-        return sbw.green_fraction(self.gamma) if self.rule.philox else self.size / self.vocab_size
-
-    def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; missing tokens count as 0 and mean nothing."""
-        used = context[:, context.shape[1] - self.needed :].clamp_min(0)
-        return self.rule.seeds(self.key, self.vocab_size, used, tokens.clamp_min(0)).expand(tokens.shape)
-
-    def marks(self, context: torch.Tensor) -> torch.Tensor:
-        """Whether the system marks after contexts [B, W] (it wants `width` tokens before), bool [B]."""
-        if self.rule.pads:
-            return torch.ones(context.shape[0], dtype=torch.bool, device=context.device)
-        return (context[:, context.shape[1] - self.width :] != MISSING).all(dim=1)
-
-    def green(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Whether tokens [B, N] are in the lists after contexts [B, W], bool [B, N]."""
-        inside = (tokens >= 0) & (tokens < self.vocab_size)
-        return self._member(self.seeds(context, tokens), tokens.clamp_min(0)) & inside & self.marks(context)[:, None]
-
-    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """The lists after contexts [B, W] -> bool [B, vocab_size]; false where the system marks nothing."""
-        if self.rule.salted or self.rule.philox:
-            tokens = torch.arange(vocab_size, device=context.device).expand(context.shape[0], -1)
-            return self.green(context, tokens)
-        masks = self.lists.masks(self.seeds(context, context[:, -1:])[:, 0], vocab_size)
-        return masks & self.marks(context)[:, None]
-
-    def score(self, contexts: torch.Tensor, ids: torch.Tensor, ngrams_once: bool) -> TokenScores:
-        """Scores of one text: its tokens int64 [n] and their contexts [n, W].
-
-        ngrams_once: whether the system itself counts each n-gram once.
-        """
-        tokens = ids[:, None]
-        known = (contexts[:, contexts.shape[1] - self.needed :] != MISSING).all(dim=1) & (ids != MISSING)
-        values = torch.zeros(ids.shape[0], dtype=torch.float64)
-        seeds = torch.zeros_like(ids)
-        where = known.nonzero()[:, 0]
-        seeds[where] = self.seeds(contexts[where], tokens[where])[:, 0]
-        values[where] = self._member(seeds[where], ids[where]).double()
-        ngrams = torch.cat([contexts[:, contexts.shape[1] - self.needed :], tokens], dim=1)
-        return TokenScores(
-            values=values,
-            evidence=torch.stack([seeds, ids], dim=1),
-            scored=known,
-            keyless=None if self.rule.keyless is None else seeds == self.rule.keyless,
-            compat_evidence=ngrams if ngrams_once else None,
-        )
-
-    def _member(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        if self.rule.philox:
-            return sbw.green(seeds, tokens, self.gamma)
-        return self.lists.contains(seeds, tokens)

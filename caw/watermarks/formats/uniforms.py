@@ -1,6 +1,10 @@
-"""Uniform numbers that others draw with torch's CPU generator: torch.rand(V) after manual_seed(seed).
+"""Races on uniform numbers that others draw with torch's CPU generator: torch.rand(V) after manual_seed(seed).
 
 torch.rand(V)[t] is (number t of MT19937 & 0xFFFFFF) / 2^24 in float32, whatever V: a token needs t + 1 draws.
+
+MarkLLM's EXP: F_t = torch.rand(V)[t] after manual_seed(key * (product of the last W tokens of prompt and text, mod V)).
+Many products share a remainder (all that are 0 modulo V share a seed that no key changes), so evidence is
+(seed, token), and tokens of seed 0 are none; its own detector counts everything.
 """
 
 from __future__ import annotations
@@ -8,6 +12,10 @@ from __future__ import annotations
 import torch
 
 from caw import ops
+from caw.watermarks.base import MISSING, TokenScores, contexts_of
+from caw.watermarks.formats.foreign import ForeignScheme
+from caw.watermarks.formats.seeding import markllm_product
+from caw.watermarks.scheme import RaceScheme
 
 BITS = 24
 
@@ -17,3 +25,26 @@ def rand_at(seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     seeds, tokens = torch.broadcast_tensors(seeds, tokens)
     words = ops.generator_words(seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous())
     return ((words & ((1 << BITS) - 1)).double() / (1 << BITS)).reshape(tokens.shape)
+
+
+class GeneratorRace(ForeignScheme, RaceScheme):
+    """MarkLLM's race."""
+
+    marks_repeats = True
+
+    def seeds(self, context: torch.Tensor) -> torch.Tensor:
+        """Seeds of contexts [B, W] -> 32-bit seeds int64 [B, 1]."""
+        return markllm_product(self.keys[0], self.vocab_size, context.clamp_min(0), context)
+
+    def marks(self, context: torch.Tensor) -> torch.Tensor:
+        return (context != MISSING).all(dim=1)
+
+    def noise(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return -torch.log(-torch.log(rand_at(self.seeds(context), tokens.clamp_min(0))))
+
+    def score_ref(self, ids: torch.Tensor) -> TokenScores:
+        contexts = contexts_of(ids, self.window)
+        seeds = self.seeds(contexts)
+        values = -torch.log1p(-rand_at(seeds[:, 0], ids.clamp_min(0)))
+        evidence = torch.cat([seeds, ids[:, None]], dim=1)
+        return TokenScores(values, evidence, self.marks(contexts) & (ids != MISSING), keyless=seeds[:, 0] == 0)

@@ -30,7 +30,7 @@ def test_golden_lists_of_kgw() -> None:
     assert int(prf[42]) == 18136
     context, tokens = torch.tensor([[42]]), torch.tensor([[11290, 25966, 13273, 24591, 26097]])
     watermark = KGW(key=KEY, gamma=0.5, format="markllm", vocab_size=32000)
-    assert int(watermark.lists.seeds(context, context)) == 27368
+    assert int(watermark.scheme.seeds(context, context)) == 27368
     assert bool(watermark.green_tokens(context, tokens).all())
     head = torch.randperm(32000, generator=torch.Generator().manual_seed(27368))
     assert head[:5].tolist() == tokens[0].tolist()

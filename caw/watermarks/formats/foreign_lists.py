@@ -1,0 +1,135 @@
+"""Green lists in the formats of other systems; `rules` has their seeds."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+
+from caw import ops
+from caw.checks import require_int
+from caw.watermarks.base import MISSING, Position, TokenScores, contexts_of
+from caw.watermarks.formats import sbw
+from caw.watermarks.formats.foreign import ForeignScheme, require_two_lists
+from caw.watermarks.formats.lists import PermutationLists
+from caw.watermarks.formats.rules import NGRAMS_ONCE, SeedRule
+from caw.watermarks.green_list import GreenScheme
+
+MAX_WIDTH = 64
+TESTED_AT_ONCE = 8  # a list costs some 0.1 ms, and one test in 1 / gamma finds a green token
+
+
+class ForeignLists(ForeignScheme, GreenScheme):
+    """The lists of one seed rule, key, gamma and vocabulary; see `KGW` for the parameters.
+
+    needed: tokens before a position that a detector of this system wants to see.
+    """
+
+    compat_tail = "normal"
+
+    def __init__(
+        self, format_name: str, rule: SeedRule, secret: int, gamma: float, width: int | None, size: int | None
+    ) -> None:
+        self.rule, self.gamma, self.width = rule, gamma, rule.width if width is None else width
+        require_int("context_width", self.width, 1, MAX_WIDTH)
+        require_two_lists(gamma, size)
+        if size is not None and rule.modulo and secret % size == 0:
+            raise ValueError(
+                f"format {format_name!r} takes keys modulo vocab_size, got a multiple of {size}, with "
+                "which all contexts share one list that no key changes; use another key"
+            )
+        self.needed = self.width - rule.salted
+        super().__init__(format_name, secret, self.width, size)
+
+    @cached_property
+    def lists(self) -> PermutationLists:
+        return PermutationLists(self.vocab_size, int(self.vocab_size * self.gamma), keep=not self.rule.salted)
+
+    @property
+    def fraction(self) -> float:
+        """Share of the vocabulary in a list."""
+        return sbw.green_fraction(self.gamma) if self.rule.philox else self.lists.size / self.vocab_size
+
+    def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; missing tokens count as 0 and mean nothing."""
+        used = context[:, context.shape[1] - self.needed :].clamp_min(0)
+        return self.rule.seeds(self.keys[0], self.vocab_size, used, tokens.clamp_min(0)).expand(tokens.shape)
+
+    def marks(self, context: torch.Tensor) -> torch.Tensor:
+        """Whether the system marks after contexts [B, W] (it wants `width` tokens before), bool [B]."""
+        if self.rule.pads:
+            return super().marks(context)
+        return (context[:, context.shape[1] - self.width :] != MISSING).all(dim=1)
+
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        inside = (tokens >= 0) & (tokens < self.vocab_size)
+        seeds = self.seeds(context, tokens)
+        return self._member(seeds, tokens.clamp_min(0)) & inside & self.marks(context)[:, None]
+
+    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """The lists after contexts [B, W] -> bool [B, vocab_size]; false where the system marks nothing."""
+        if self.rule.salted or self.rule.philox:
+            tokens = torch.arange(vocab_size, device=context.device).expand(context.shape[0], -1)
+            return self.green_tokens(context, tokens)
+        masks = self.lists.masks(self.seeds(context, context[:, -1:])[:, 0], vocab_size)
+        return masks & self.marks(context)[:, None]
+
+    def score_ref(self, ids: torch.Tensor) -> TokenScores:
+        contexts, tokens = contexts_of(ids, self.window), ids[:, None]
+        known = (contexts[:, contexts.shape[1] - self.needed :] != MISSING).all(dim=1) & (ids != MISSING)
+        values = torch.zeros(ids.shape[0], dtype=torch.float64)
+        seeds = torch.zeros_like(ids)
+        where = known.nonzero()[:, 0]
+        seeds[where] = self.seeds(contexts[where], tokens[where])[:, 0]
+        values[where] = self._member(seeds[where], ids[where]).double()
+        ngrams = torch.cat([contexts[:, contexts.shape[1] - self.needed :], tokens], dim=1)
+        return TokenScores(
+            values=values,
+            evidence=torch.stack([seeds, ids], dim=1),
+            scored=known,
+            keyless=None if self.rule.keyless is None else seeds == self.rule.keyless,
+            compat_evidence=ngrams if self.format_name in NGRAMS_ONCE else None,
+        )
+
+    def _member(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        if self.rule.philox:
+            return sbw.green(seeds, tokens, self.gamma)
+        return self.lists.contains(seeds, tokens)
+
+
+class TestedLists(ForeignLists):
+    """Lists of formats that test only the likeliest tokens of the row before sampling noise.
+
+    Ties among them go to the smaller id; transformers' sort leaves their order open.
+    """
+
+    def likeliest_green(
+        self, position: Position, delta: float, max_strength: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ids, values = self._tested(position)
+        limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
+        could_win = (values > -torch.inf) & (values + limit * delta >= position.record.values[:, :1])
+        token = torch.full_like(ids[:, 0], -1)
+        logit = torch.full_like(values[:, 0], -torch.inf)
+        for start in range(0, ids.shape[1], TESTED_AT_ONCE):
+            part = slice(start, start + TESTED_AT_ONCE)
+            rows = ((token < 0) & could_win[:, part].any(dim=1)).nonzero()[:, 0]
+            if not rows.numel():
+                break
+            green = self.green_tokens(position.context[rows], ids[rows, part]) & could_win[rows, part]
+            first = green.int().argmax(dim=1, keepdim=True)
+            found = green.any(dim=1)
+            token[rows] = torch.where(found, ids[rows, part].gather(1, first)[:, 0], -1)
+            logit[rows] = torch.where(found, values[rows, part].gather(1, first)[:, 0], -torch.inf)
+        return token, logit
+
+    def _tested(self, position: Position) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens tested, int64 [B, N], and their logits with the noise, the greatest first."""
+        record, count = position.record, min(self.rule.tested, position.scores.shape[1])
+        if position.warped is None or position.warped is position.scores:
+            return record.ids[:, :count], record.values[:, :count]
+        ids = ops.topk_softmax(position.warped.contiguous(), count)[1]
+        # the best perturbed logit first, ties to the smaller id
+        ids = ids.sort(dim=1).values
+        values, order = position.scores.gather(1, ids).float().sort(dim=1, descending=True, stable=True)
+        return ids.gather(1, order), values

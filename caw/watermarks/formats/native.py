@@ -1,0 +1,205 @@
+"""This library's own format: green lists and races whose numbers come from the one PRF (`triton_kernels/prf_ref.py`).
+
+    LeftHash   word of a token = PRF(key, the last W tokens, token); W = 0 for Unigram
+    SelfHash   seed = the smallest PRF(key, (x,), token) over x in the last W tokens (the anchored minimum);
+               word = PRF(key, (seed, token), token)
+    Race       word as for LeftHash; F_t = its uniform number; noise -log(-log F_t)
+
+A token is green where (word >> 8) // floor(gamma 2^24) equals the symbol of its context: 0 unless a payload is
+carried, and then one of r = 1 / gamma. A race takes the key of that symbol.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+
+from caw import ops
+from caw.triton_kernels import prf_ref as prf
+from caw.watermarks.base import Native, TokenScores, contexts_of
+from caw.watermarks.green_list import GreenScheme
+from caw.watermarks.keys import derive_key
+from caw.watermarks.payload import Payload, PayloadScores
+from caw.watermarks.scheme import Keys, RaceScheme, Scheme
+
+RACE_TOP_K, RACE_SCALE = 2, 3  # numbers of the compiled races, see `Native`
+
+
+class NativeScheme(Scheme):
+    """What lists and races of the native format share: kernels that score, and the payload.
+
+    number: of the compiled ops, None where they do not serve; see `Native`. threshold: of green words, 0 for races.
+    once: whether another system of this format counts the same evidence once as well, or every token.
+    salted: whether the candidate is part of what is hashed with the context.
+    """
+
+    number: int | None
+    threshold = 0
+    once: ClassVar[bool] = False
+    salted: ClassVar[bool] = False
+
+    def __init__(self, secret: int, window: int, payload: Payload | None = None) -> None:
+        self.payload = payload or Payload()
+        self.code = self.payload.code
+        super().__init__(secret, window)
+        if self.code is None and self.number is not None:
+            self.native = Native(self.number, self.keys[0], self.threshold)
+
+    def check_writable(self) -> None:
+        self.payload.check_writable()
+
+    def score(self, ids: torch.Tensor) -> TokenScores:
+        native = self.native
+        if native is None or not ops.has_kernel("score_tokens", ids.device.type):
+            return self.score_ref(ids)
+        values, seeds = ops.score_tokens(ids, self.window, native.signed_key, native.scheme, native.threshold)
+        return self._scores(ids, values, seeds[:, None] if self.salted else contexts_of(ids, self.window))
+
+    def score_ref(self, ids: torch.Tensor) -> TokenScores:
+        contexts, tokens = contexts_of(ids, self.window), ids[:, None]
+        symbols = self.payload.symbols(contexts, self.keys)[:, None]
+        values = self.values_by_symbol(contexts, tokens).gather(1, symbols)[:, 0]
+        return self._scores(ids, values, self.seeds(contexts, tokens))
+
+    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        contexts, tokens = contexts_of(ids, self.window), ids[:, None]
+        return PayloadScores(
+            values=self.values_by_symbol(contexts, tokens),
+            positions=self.payload.positions(contexts, self.keys),
+            evidence=self.evidence(self.seeds(contexts, tokens), tokens),
+        )
+
+    def _scores(self, ids: torch.Tensor, values: torch.Tensor, seeds: torch.Tensor) -> TokenScores:
+        evidence, every = self.evidence(seeds, ids[:, None]), torch.ones_like(ids, dtype=torch.bool)
+        return TokenScores(values, evidence, every, compat_evidence=evidence if self.once else None)
+
+    def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """What a token's word depends on besides the token [B, 1] itself, int64 [B, E]."""
+        return context
+
+    def evidence(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """What is evidence once of tokens int64 [n, 1] and their seeds [n, E]."""
+        return torch.cat([seeds, tokens], dim=1)
+
+    @abstractmethod
+    def values_by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Score of each token [n, 1] after its context [n, W] under each of the r symbols, float64 [n, r]."""
+
+
+class LeftHash(NativeScheme, GreenScheme):
+    """Green lists of the last W tokens.
+
+    domain: of the key that draws the lists. width: W, and the candidate where its seed is sought in the same window.
+    """
+
+    number = 0
+    default_width: ClassVar[int] = 1
+
+    def __init__(self, secret: int, domain: bytes, gamma: float, width: int, payload: Payload | None = None) -> None:
+        self.domain, self.threshold, self.width = domain, prf.green_threshold(gamma), width
+        super().__init__(secret, width - self.salted, payload)
+
+    def derive(self, secret: int) -> Keys:
+        return derive_key(secret, self.domain), *self.payload.derive(secret)
+
+    @property
+    def fraction(self) -> float:
+        return self.threshold / (1 << prf.UNIFORM_BITS)
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The words that decide about tokens [B, N] after contexts [B, W], int64 [B, N]."""
+        return prf.context_words(self.keys[0], context, tokens)
+
+    def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        """Those of all tokens, int64 [B, V]; a quarter of the work."""
+        return prf.vocabulary_words(self.keys[0], context, vocab_size)
+
+    def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return self._lists(self.words(context, tokens)) == self.payload.symbols(context, self.keys)[:, None]
+
+    def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        words = self.vocabulary_words(context, vocab_size)
+        return self._lists(words) == self.payload.symbols(context, self.keys)[:, None]
+
+    def values_by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        lists = torch.arange(self.payload.r, device=tokens.device)
+        return (self._lists(self.words(contexts, tokens)) == lists).double()
+
+    def _lists(self, words: torch.Tensor) -> torch.Tensor:
+        """Which list of as many numbers as the green one a word falls in."""
+        return (words >> (32 - prf.UNIFORM_BITS)) // self.threshold
+
+
+class OneList(LeftHash):
+    """The same green list after every context."""
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.token_word(self.keys[0], prf.absorb_context(self.keys[0], []), tokens)
+
+    def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        return self.words(context, torch.arange(vocab_size, device=context.device)).expand(context.shape[0], -1)
+
+
+class SelfHash(LeftHash):
+    """Green lists of the candidate and one token before it, the one whose pair with it has the smallest word.
+
+    The pair of the candidate with itself is left out of the minimum: with it, a share of all tests would depend on the
+    token alone and repeat all through a text.
+    """
+
+    number = 1
+    default_width = 4
+    salted = True
+
+    def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.stack([prf.context_words(self.keys[0], x[:, None], tokens) for x in context.unbind(1)]).amin(dim=0)
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return self._seeded(self.seeds(context, tokens), tokens)
+
+    def vocabulary_words(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
+        seeds = prf.vocabulary_words(self.keys[0], context[:, :1], vocab_size)
+        for i in range(1, self.window):
+            seeds = torch.minimum(seeds, prf.vocabulary_words(self.keys[0], context[:, i : i + 1], vocab_size))
+        return self._seeded(seeds, torch.arange(vocab_size, device=context.device).expand_as(seeds))
+
+    def _seeded(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.token_word(self.keys[0], prf.absorb_context(self.keys[0], [seeds, tokens]), tokens)
+
+
+class Race(NativeScheme, RaceScheme):
+    """A race under the raw key, as vLLM's Gumbel watermark runs it; number: RACE_TOP_K, RACE_SCALE or None."""
+
+    once = True
+
+    def __init__(self, secret: int, window: int, number: int | None, payload: Payload | None = None) -> None:
+        self.number = number
+        super().__init__(secret, window, payload)
+
+    def derive(self, secret: int) -> Keys:
+        return *self.payload.race_keys(secret), *self.payload.derive(secret)
+
+    def words(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The words that race, int64 [B, N]: those of the key of the context's symbol."""
+        symbol = self.payload.symbols(context, self.keys)
+        return self._by_symbol(context, tokens)[symbol, torch.arange(len(symbol), device=context.device)]
+
+    def noise(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return prf.gumbel(self.words(context, tokens))
+
+    def evidence(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return seeds
+
+    def values_by_symbol(self, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return exponential(self._by_symbol(contexts, tokens)[:, :, 0].T)
+
+    def _by_symbol(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Words int64 [r, B, N] under the key of each symbol."""
+        return torch.stack([prf.context_words(key, context, tokens) for key in self.keys[: self.payload.r]])
+
+
+def exponential(words: torch.Tensor) -> torch.Tensor:
+    """-log(1 - F) of words, float64: Exponential(1) on unmarked text."""
+    return -torch.log1p(-prf.uniform(words))

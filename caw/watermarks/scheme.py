@@ -1,0 +1,163 @@
+"""Schemes: what the `format` of a watermark stands for.
+
+A watermark holds its parameters and says what strength does. The scheme it holds turns keys, contexts and tokens into
+the numbers of one system: those that mark a text at generation and those that score it afterwards, side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+
+from caw.checks import require_choice
+from caw.watermarks.base import Native, TokenScores, Watermark
+from caw.watermarks.payload import PayloadCode, PayloadScores
+
+Keys = tuple[int, ...]
+"""What a scheme derives from one user's key, in an order of its own."""
+
+
+class Scheme(ABC):
+    """The numbers of one format.
+
+    window: W, how many tokens before a position its context holds.
+    keys: what it uses of the watermark's key; marking and scoring read the key nowhere else. A scheme never shows them.
+    foreign: whether the format is another system's, which writes texts like these and reads them.
+    compat_tail: the tail that the other system's detector takes for the p-value: the exact one or the normal one.
+    native: parameters of the compiled ops; None where only PyTorch code knows the scheme.
+    code: of the payload; None where it carries none.
+    """
+
+    foreign: ClassVar[bool] = False
+    compat_tail: ClassVar[Literal["exact", "normal"]] = "exact"
+    native: Native | None = None
+    code: PayloadCode | None = None
+
+    def __init__(self, secret: int, window: int) -> None:
+        self.window, self.keys = window, self.derive(secret)
+
+    def derive(self, secret: int) -> Keys:
+        """The keys that the scheme uses of a user's key below 2^64."""
+        return (secret,)
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether the prompt's last tokens are the context of the first generated ones."""
+        return self.foreign and self.window > 0
+
+    def marks(self, context: torch.Tensor) -> torch.Tensor:
+        """Whether the system marks after contexts int64 [B, W], bool [B]."""
+        return torch.ones(context.shape[0], dtype=torch.bool, device=context.device)
+
+    def check_readable(self) -> None:
+        """Raise ValueError if texts cannot be scored with the parameters given."""
+        return
+
+    def check_ids(self, greatest: int) -> None:
+        """Raise ValueError if a text with this token id cannot be a text of the model that the parameters name."""
+        return
+
+    def check_writable(self) -> None:
+        """Raise ValueError if texts cannot be marked with the parameters given."""
+        return
+
+    def score(self, ids: torch.Tensor) -> TokenScores:
+        """Scores of every token of one text int64 [n], by a kernel where there is one."""
+        return self.score_ref(ids)
+
+    @abstractmethod
+    def score_ref(self, ids: torch.Tensor) -> TokenScores:
+        """The same in plain PyTorch."""
+
+    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        """What every token of one text int64 [n] says under each symbol of the code."""
+        raise NotImplementedError("this format carries no payload")
+
+
+class RaceScheme(Scheme):
+    """Numbers for a race among tokens.
+
+    shares: a token's unmarked score is the sum of these multiples of independent Exponential(1) numbers.
+    marks_repeats: whether the system marks a context again that already occurred in the text.
+    """
+
+    shares: tuple[float, ...] = (1.0,)
+    marks_repeats: ClassVar[bool] = False
+
+    @abstractmethod
+    def noise(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Gumbel values float64 [B, N] of tokens [B, N] (-1 = none) after contexts [B, W]."""
+
+
+F = TypeVar("F", bound="Formatted")
+
+
+class Formatted(Watermark):
+    """A watermark that has a format: whatever depends on the format it asks its scheme."""
+
+    format: str
+    vocab_size: int | None
+
+    @cached_property
+    @abstractmethod
+    def scheme(self) -> Scheme:
+        """The scheme of this format and these parameters; ValueError where they do not go together."""
+
+    @property
+    def window(self) -> int:
+        return self.scheme.window
+
+    @property
+    def native(self) -> Native | None:
+        return self.scheme.native
+
+    @property
+    def foreign(self) -> bool:
+        return self.scheme.foreign
+
+    @property
+    def reads_prompt(self) -> bool:
+        return self.scheme.reads_prompt
+
+    @property
+    def compat_tail(self) -> Literal["exact", "normal"]:
+        return self.scheme.compat_tail
+
+    @property
+    def code(self) -> PayloadCode | None:
+        return self.scheme.code
+
+    def with_vocabulary(self: F, vocab_size: int) -> F:
+        if not self.foreign or self.vocab_size is not None:
+            return self
+        known: dict[str, Any] = {"vocab_size": vocab_size}  # the fields are those of the subclasses
+        return dataclasses.replace(self, **known)
+
+    def check_readable(self) -> None:
+        self.scheme.check_readable()
+
+    def check_ids(self, greatest: int) -> None:
+        self.scheme.check_ids(greatest)
+
+    def check_strength(self, max_strength: float) -> None:
+        super().check_strength(max_strength)
+        self.scheme.check_writable()
+
+    def score_tokens(self, ids: torch.Tensor) -> TokenScores:
+        return self.scheme.score(ids)
+
+    def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
+        """The same in plain PyTorch."""
+        return self.scheme.score_ref(ids)
+
+    def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
+        return self.scheme.payload_scores(ids)
+
+
+def require_format(name: str, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless the watermark has this format."""
+    require_choice("format", name, known, "native")
