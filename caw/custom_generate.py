@@ -15,7 +15,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from caw.arguments import check_policy, check_watermark, ended_on_error
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import candidate_slots, make_plan
-from caw.decoding.prompts import fit_budget
+from caw.decoding.prompts import PromptWarning, Remark, fit_budget
 from caw.decoding.state import DecodeState
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -62,7 +62,7 @@ def decode(
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
         settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos)
-        budgets = [fit_budget(facts, len(p), settings.max_new_tokens, i) for i, p in enumerate(prompts)]
+        budgets = _budgets(facts, prompts, settings.max_new_tokens)
         longest = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
         pad = _pad_id(generation_config, facts)
         processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
@@ -163,6 +163,19 @@ def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> li
     if not all(prompts):
         raise ValueError(f"every prompt must have a token, row {prompts.index([])} is all padding; drop it")
     return prompts
+
+
+def _budgets(facts: ModelFacts, prompts: list[list[int]], max_new_tokens: int) -> list[int]:
+    """New tokens of each row; ValueError where a prompt leaves no room for any."""
+    budgets = []
+    for index, ids in enumerate(prompts):
+        budget, said = fit_budget(facts, len(ids), max_new_tokens)
+        if not budget:
+            raise ValueError(str(Remark(index, said)))
+        if said:
+            warnings.warn(str(Remark(index, said)), PromptWarning, stacklevel=4)
+        budgets.append(budget)
+    return budgets
 
 
 def _settings(

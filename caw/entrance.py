@@ -16,12 +16,11 @@ from caw.arguments import check_arguments, check_streamer, ended_on_error, kerne
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.prompts import Accepted, Prompts, accept_prompts
+from caw.decoding.prompts import Accepted, Prompts, PromptWarning, accept_prompts
 from caw.decoding.stopping import StopStrings
-from caw.decoding.trace import SequenceTrace
 from caw.io.progress import GenerationProgress
 from caw.models.facts import ModelFacts
-from caw.output import GenerationOutput, GenerationResult
+from caw.output import GenerationOutput, GenerationResult, refusals
 from caw.policies import Policy
 from caw.settings import Branching, PrefillAttention, Settings
 from caw.watermarks import Watermark
@@ -172,8 +171,11 @@ def iter_generate(
             mark_eos=mark_eos, return_trace=return_trace, batch_size=batch_size, max_memory=max_memory,
             prefill_attention=prefill_attention, compile=compile, backend=backend,
         )  # fmt: skip
+        check_streamer(streamer, prompts)
+        accepted = accept_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), max_new_tokens, chat=chat)
+        accepted.tell()
     return stream_results(
-        model, tokenizer, prompts, watermark, policy, settings,
+        model, tokenizer, accepted, watermark, policy, settings,
         streamer=streamer, report=report, prompt_cache=prompt_cache,
     )  # fmt: skip
 
@@ -181,7 +183,7 @@ def iter_generate(
 def stream_results(
     model: Any,
     tokenizer: Any,
-    prompts: Prompts,
+    accepted: Accepted,
     watermark: Watermark | None,
     policy: Policy | None,
     settings: Settings,
@@ -190,18 +192,15 @@ def stream_results(
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
 ) -> Iterator[GenerationResult]:
-    """`iter_generate` with its settings in one object: check, plan, run."""
+    """A result for every prompt that `accept_prompts` was given, refused ones first: check, plan, run."""
     with ended_on_error(streamer):
-        check_streamer(streamer, prompts)
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
-        facts = ModelFacts.of(model, tokenizer)
-        kernels = kernels_of(settings.backend, facts)
+        facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache)
-        accepted = accept_prompts(tokenizer, prompts, facts, settings.max_new_tokens, chat=settings.chat)
         stops = StopStrings(tokenizer, settings.stop)
         if not accepted.ids:
-            return iter(())
+            return iter(refusals(accepted, with_trace=settings.return_trace))
         batch = min(settings.batch_size or DEFAULT_BATCH, len(accepted.ids))
         longest = max(len(p) + budget for p, budget in zip(accepted.ids, accepted.budgets, strict=True))
         plan = make_plan(facts, watermark, policy, settings, batch, longest, kernels=kernels, prompt_cache=prompt_cache)
@@ -223,12 +222,11 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
         yield started
         if streamer is not None:
             streamer.put(torch.tensor(accepted.ids))
-        for index, error in accepted.refused.items():
-            yield GenerationResult(index, "", [], "error", SequenceTrace() if with_trace else None, str(error))
+        yield from refusals(accepted, with_trace=with_trace)
         for sequence in decoder.run(accepted.ids, accepted.budgets, on_token):
             result = GenerationResult.of(sequence, accepted.indices[sequence.index], stops, with_trace=with_trace)
             if result.error:
-                warnings.warn(result.error, stacklevel=3)
+                warnings.warn(result.error, PromptWarning, stacklevel=3)
             yield result
     finally:
         if streamer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from caw.decoding.prompts import Accepted
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
@@ -14,7 +15,7 @@ class GenerationResult:
     """One finished sequence: `index` of its prompt, new tokens only (an ending EOS included), its text without it.
 
     error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
-        "error" and no tokens; else empty.
+        "error" and no tokens; else empty. reason: the same without the prompt's number.
     """
 
     index: int
@@ -23,6 +24,7 @@ class GenerationResult:
     finish_reason: str
     trace: SequenceTrace | None
     error: str = ""
+    reason: str = ""
 
     @classmethod
     def of(
@@ -33,7 +35,18 @@ class GenerationResult:
         visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
         trace = sequence.trace if with_trace else None
         error = f"prompt {index}: {sequence.error}" if sequence.error else ""
-        return cls(index, stops.cut(stops.text(visible)), tokens, sequence.finish_reason, trace, error)
+        text = stops.cut(stops.text(visible))
+        return cls(index, text, tokens, sequence.finish_reason, trace, error, sequence.error)
+
+
+def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
+    """Results of the prompts that cannot be continued."""
+    return [
+        GenerationResult(
+            remark.index, "", [], "error", SequenceTrace() if with_trace else None, str(remark), remark.of("the prompt")
+        )
+        for remark in accepted.refused
+    ]
 
 
 @dataclass

@@ -79,7 +79,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "streamer": ({"streamer": Recorder()}, ValueError, "needs one prompt, got 3"),
     "tokenizer": ({"tokenizer": None}, TypeError, "tokenizer must be the model's tokenizer, got NoneType"),
     "chat of a plain model": ({"prompts": ["!"], "chat": True}, ValueError, "needs a tokenizer with a chat template"),
-    "chat of ids": ({"chat": True}, TypeError, "chat=True needs prompts of text, prompt 0 is list"),
+    "chat of ids": ({"chat": True}, TypeError, "prompt 0 must be a str with chat=True, got list"),
     "strength beyond the record": (
         {"watermark": caw.EXP(key=1, top_k=60), "policy": caw.FixedStrength(2.0)}, ValueError,
         "strength * top_k must be at most 100",

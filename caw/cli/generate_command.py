@@ -2,77 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import math
-import re
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from caw.cli import options as opt
-from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.cli.generate_jobs import Job, Plan, accept_jobs, open_output, print_text, read_jobs, run_jobs
 from caw.cli.policy_choice import choose_policy, what_marks
 from caw.io.files import check_paths
-from caw.io.inputs import name_of, open_input, read_text
-from caw.io.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
-from caw.io.progress import GenerationProgress, doing
+from caw.io.inputs import name_of
+from caw.io.jsonl import encode
+from caw.io.progress import doing
 from caw.models import DEMO_MODEL, load_model
-
-if TYPE_CHECKING:
-    from caw.entrance import GenerationResult
-    from caw.policies import Policy
-    from caw.settings import Settings
-    from caw.watermarks import Watermark
-
-
-@dataclass(frozen=True)
-class Job:
-    """One prompt to continue: the id of its output line, its text, its token ids once encoded."""
-
-    number: int
-    id: RowId
-    prompt: str
-    ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything about a run but its prompts; `label` goes into every output line and must not change on resume."""
-
-    model: str
-    watermark: Watermark | None
-    policy: Policy | None
-    settings: Settings
-    batch_size: int | None
-    stop: tuple[str, ...]
-    chat: bool
-    with_prompt: bool
-    running: dict[str, Any]  # how to run, which no text depends on
-
-    @property
-    def label(self) -> dict[str, Any]:
-        s = self.settings
-        sampling = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "seed": s.seed}
-        return {
-            "watermark": opt.describe(self.watermark),
-            "policy": opt.describe(self.policy),
-            "key_id": self.watermark.key_id if self.watermark else None,
-            "settings": {
-                "model": self.model,
-                "max_new_tokens": s.max_new_tokens,
-                "min_new_tokens": s.min_new_tokens,
-                "sampling": sampling if s.do_sample else None,
-                "stop": list(self.stop),
-                "chat": self.chat,
-                **({"mark_eos": s.mark_eos} if self.watermark else {}),
-            },
-        }
 
 
 def generate(
@@ -181,16 +125,15 @@ def generate(
         elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos need a watermark, got none; leave them out")
         settings = Settings(
-            max_new_tokens, min_new_tokens, branching, sample, temperature, top_k, top_p, seed,  # type: ignore[arg-type]
-            return_trace=trace,
-            mark_eos=marks_eos(mark_eos, mark),
+            max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, branching=branching,  # type: ignore[arg-type]
+            do_sample=sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()),
+            chat=chat, mark_eos=marks_eos(mark_eos, mark), return_trace=trace, batch_size=batch_size,
+            max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
         )  # fmt: skip
-        running = {"max_memory": max_memory, "prefill_attention": prefill_attention, "compile": compile}
-        plan = Plan(
-            model, mark, how if mark else None, settings, batch_size, tuple(stop or ()), chat, with_prompt, running
-        )
-        StopStrings(None, plan.stop)  # refuses what is no string before a model is loaded
+        plan = Plan(model, mark, how if mark else None, settings, with_prompt)
+        StopStrings(None, settings.stop)  # refuses what is no string before a model is loaded
         encode(plan.label)  # refuses an option that no line can hold
+        marking = "" if mark is None else what_marks(mark, how, remark)
         device = opt.prepare_device(device, threads)
         jobs, bad = read_jobs(prompt, input, field)
         with open_output(output, resume, plan) as (write, written):
@@ -200,181 +143,26 @@ def generate(
             elif not jobs and not bad:
                 complain(f"{name_of(input or 'the prompt')} holds no lines: there is nothing to generate")
             if jobs:
-                with doing(f"loading {model}"):
-                    network, tokenizer = load_model(model, device=device, dtype=dtype)
-                good = encode_jobs(jobs, network, tokenizer, plan, source=input)
-                bad += len(jobs) - len(good)
-                if mark is not None and good:
-                    complain(what_marks(mark, how, remark))
-                bad += run_jobs(good, network, tokenizer, plan, write if output or input else _print_text, source=input)
+                show = write if output or input else print_text
+                bad += _make(jobs, plan, marking, show, source=input, device=device, dtype=dtype)
         if bad:
             raise typer.Exit(BAD_LINES)
 
 
-def read_jobs(prompt: str | None, source: str | None, field: str) -> tuple[list[Job], int]:
-    """Jobs from --prompt or --input, and how many lines were bad (each reported)."""
-    if (prompt is None) == (source is None):
-        raise ValueError(f"expected one of --prompt and --input, got {'none' if prompt is None else 'both'}; give one")
-    if prompt is not None:
-        return [Job(1, 1, read_text("-", translate=True) if prompt == "-" else prompt)], 0
-    assert source is not None
-    jobs, bad = [], 0
-    with open_input(source) as lines:
-        for row in read_rows(lines):
-            try:
-                if not isinstance(row, Row):
-                    raise ValueError(row.message)
-                jobs.append(Job(row.number, row.id, text_field(row.value, field)))
-            except ValueError as error:
-                bad += 1
-                complain(f"{_where(source, row.number)}{error}")
-    return jobs, bad
-
-
-def _where(source: str | None, line: int) -> str:
-    """How a report about a line begins; a single prompt has none."""
-    if source is None:
-        return ""
-    return f"{name_of(source)}, line {line}: "
-
-
-def encode_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, source: str | None) -> list[Job]:
-    """The jobs with token ids, without those whose prompts are refused (each reported; an error if it is the only).
-
-    source: the file they are from, None = a single prompt.
-    """
-    from caw.decoding.prompts import encode_prompts, fit_budget
-    from caw.models.facts import ModelFacts
-
-    if plan.chat and not getattr(tokenizer, "chat_template", None):
-        raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")
-    facts, good = ModelFacts.of(model, tokenizer), []
-    for job in jobs:
-        where = _where(source, job.number)
-        try:
-            [ids] = encode_prompts(tokenizer, [job.prompt], facts, chat=plan.chat)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                fit_budget(facts, len(ids), plan.settings.max_new_tokens, 0)
-        except (TypeError, ValueError) as error:
-            if source is None:
-                raise type(error)(_unnumbered(error)) from None
-            complain(f"{where}{_unnumbered(error)}")
-            continue
-        for warning in caught:
-            complain(f"{where}warning: {_unnumbered(warning.message)}")
-        good.append(Job(job.number, job.id, job.prompt, tuple(ids)))
-    return good
-
-
-def _unnumbered(message: Exception | str) -> str:
-    """The library numbers the prompts of a call, which says nothing about lines of a file."""
-    return re.sub(r"^prompt \d+: ", "", str(message).replace("prompt 0 ", "the prompt ", 1))
-
-
-@contextlib.contextmanager
-def open_output(
-    path: Path | None, resume: bool, plan: Plan
-) -> Iterator[tuple[Callable[[dict[str, Any]], None], set[RowId]]]:
-    """(how to write a line, ids written before).
-
-    Raises ValueError if the lines of a resumed file were made with other settings.
-    """
-    if path is None:
-        if resume:
-            raise ValueError("--resume needs the file to continue, got no --output; name it")
-        yield _print_line, set()
-        return
-    label, number = plan.label, itertools.count(1)
-
-    def keep(line: dict[str, Any]) -> RowId | None:
-        place = next(number)
-        for name, value in label.items():
-            if _as_now(line, name) != value:
-                raise ValueError(
-                    f"{path}, line {place} has {name} {line.get(name)}, this run {value}; resume with the same "
-                    "options, or name another --output"
-                )
-        return line.get("id")
-
-    with JsonlWriter(path, resume=resume, keep=keep) as writer:
-        yield writer.write, set(writer.existing)
-
-
-def _as_now(line: dict[str, Any], name: str) -> Any:
-    """A field of an earlier line; marks decided about ends before lines said so."""
-    value = line.get(name)
-    if name == "policy" and isinstance(value, dict):
-        return {"strength" if argument == "value" else argument: v for argument, v in value.items()}
-    if name == "settings" and line.get("watermark") and isinstance(value, dict):
-        return {"mark_eos": True, **value}
-    return value
-
-
-def run_jobs(
-    jobs: Sequence[Job],
-    model: Any,
-    tokenizer: Any,
+def _make(
+    jobs: list[Job],
     plan: Plan,
+    marking: str,
     write: Callable[[dict[str, Any]], None],
     *,
     source: str | None,
+    device: str,
+    dtype: str,
 ) -> int:
-    """Generate and write every text as it finishes; Ctrl-C ends the program with exit code 130.
-
-    Returns how many could not be made (each reported; an error if it is the only).
-    """
-    from caw.entrance import iter_generate
-
-    warnings.filterwarnings("ignore", message=r"prompt \d+( has|:)")  # said here and in encode_jobs, with the line
-    s, done, failed, label = plan.settings, 0, 0, plan.label
-    bar = GenerationProgress(len(jobs), enabled=True)
-    iterator = iter_generate(
-        model, tokenizer, [job.ids for job in jobs], watermark=plan.watermark, policy=plan.policy,
-        max_new_tokens=s.max_new_tokens, min_new_tokens=s.min_new_tokens, branching=s.branching, do_sample=s.do_sample,
-        temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, seed=s.seed, batch_size=plan.batch_size,
-        return_trace=s.return_trace, stop=plan.stop, report=bar.note, mark_eos=s.mark_eos, **plan.running,
-    )  # fmt: skip
-    try:
-        with doing("generating") if len(jobs) == 1 else bar:
-            for result in iterator:
-                if result.error:
-                    if source is None:
-                        raise ValueError(_unnumbered(result.error))
-                    complain(f"{_where(source, jobs[result.index].number)}{_unnumbered(result.error)}")
-                    failed += 1
-                    continue
-                write(output_line(jobs[result.index], result, label, plan.with_prompt))
-                done += 1
-                bar(len(result.tokens))
-    except KeyboardInterrupt:
-        complain(f"interrupted: {done} of {len(jobs)} texts are written; the same command with --resume continues")
-        raise typer.Exit(INTERRUPTED) from None
-    return failed
-
-
-def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_prompt: bool) -> dict[str, Any]:
-    """One line of output; "id" comes first, which is how a resumed file is told from others."""
-    line: dict[str, Any] = {"id": job.id}
-    if with_prompt:
-        line["prompt"] = job.prompt
-    line |= {"text": result.text, "tokens": result.tokens, "finish_reason": result.finish_reason, **label}
-    if result.trace is not None:
-        line["trace"] = {
-            "capacity": [None if math.isnan(c) else c for c in result.trace.capacity],
-            "strength": result.trace.strength,
-            "candidates": [list(c) for c in result.trace.candidates],
-            "choice": result.trace.choice,
-        }
-    return line
-
-
-def _print_line(line: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(encode(line))
-    sys.stdout.buffer.flush()
-
-
-def _print_text(line: dict[str, Any]) -> None:
-    # a terminal that lacks a letter is no reason to throw the text away
-    encoding = sys.stdout.encoding or "utf-8"
-    print(line["text"].encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    """Load the model and write the jobs' texts; returns how many prompts had none. marking: what to say beforehand."""
+    with doing(f"loading {plan.model}"):
+        network, tokenizer = load_model(plan.model, device=device, dtype=dtype)
+    accepted = accept_jobs(jobs, network, tokenizer, plan, source=source)
+    if marking and accepted.ids:
+        complain(marking)
+    return len(accepted.refused) + run_jobs(jobs, accepted, network, tokenizer, plan, write, source=source)

@@ -11,7 +11,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
-from caw.cli.generate_command import read_jobs
+from caw.cli.generate_jobs import read_jobs
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import load_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,49 +17,89 @@ from caw.models.facts import ModelFacts
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
 
+class PromptWarning(UserWarning):
+    """About single prompts of a call, by their numbers: of use to whoever gave them in a list."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What is to be said about one prompt.
+
+    index: its place among the prompts given. said: what it must be and is not, to follow the words "prompt 3".
+    error: the kind of error that it is, None where the prompt is continued all the same.
+    """
+
+    index: int
+    said: str
+    error: type[Exception] | None = None
+
+    def of(self, prompt: str) -> str:
+        """The sentence, about a prompt that its owner calls so."""
+        return f"{prompt} {self.said}"
+
+    def __str__(self) -> str:
+        return self.of(f"prompt {self.index}")
+
+
+class _RefusedError(Exception):
+    """(what a prompt must be and is not, the kind of error)."""
+
+
 @dataclass(frozen=True)
 class Accepted:
     """The prompts that can be continued, in order, and why others cannot.
 
-    indices: place of each among the prompts given. ids: its tokens. budgets: the new tokens it may get.
-    refused: place and complaint of the others.
+    facts: of the model that they are for. indices: place of each among the prompts given. ids: its tokens.
+    budgets: the new tokens it may get. refused: about the others. shortened: about those whose budget is cut.
     """
 
-    indices: list[int]
-    ids: list[list[int]]
-    budgets: list[int]
-    refused: dict[int, Exception]
+    facts: ModelFacts
+    indices: list[int] = field(default_factory=list)
+    ids: list[list[int]] = field(default_factory=list)
+    budgets: list[int] = field(default_factory=list)
+    refused: list[Remark] = field(default_factory=list)
+    shortened: list[Remark] = field(default_factory=list)
+
+    def tell(self) -> None:
+        """Warn of prompts that are left out or cut; raise about the first (TypeError or ValueError) if all are."""
+        for remark in self.shortened:
+            warnings.warn(str(remark), PromptWarning, stacklevel=3)
+        if not self.refused:
+            return
+        first = self.refused[0]
+        if not self.ids:
+            raise (first.error or ValueError)(str(first))
+        total = len(self.refused) + len(self.ids)
+        warnings.warn(
+            f"{len(self.refused)} of {total} prompts are left out, the rest goes on; the first: {first}",
+            PromptWarning,
+            stacklevel=3,
+        )
 
 
 def accept_prompts(
     tokenizer: Any, prompts: Prompts, facts: ModelFacts, max_new_tokens: int, *, chat: bool = False
 ) -> Accepted:
-    """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is left out with a
-    warning.
+    """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is left out.
 
-    Raises TypeError where `prompts` is no list of them, and what is wrong with the first (TypeError or ValueError) if
-    there is nothing but prompts to refuse.
+    Raises TypeError where `prompts` is no list of them, ValueError for a chat without a template.
     """
-    accepted = Accepted([], [], [], {})
-    listed = _listed(tokenizer, prompts, chat)
-    for index, prompt in enumerate(listed):
+    accepted = Accepted(facts)
+    for index, prompt in enumerate(_listed(tokenizer, prompts, chat)):
         try:
-            ids = _encode(tokenizer, prompt, index, chat, facts.vocab_size)
-            budget = fit_budget(facts, len(ids), max_new_tokens, index)
-        except (TypeError, ValueError) as error:
-            accepted.refused[index] = error
+            ids = _encode(tokenizer, prompt, chat, facts.vocab_size)
+        except _RefusedError as refused:
+            accepted.refused.append(Remark(index, *refused.args))
             continue
+        budget, said = fit_budget(facts, len(ids), max_new_tokens)
+        if not budget:
+            accepted.refused.append(Remark(index, said, ValueError))
+            continue
+        if said:
+            accepted.shortened.append(Remark(index, said))
         accepted.indices.append(index)
         accepted.ids.append(ids)
         accepted.budgets.append(budget)
-    if accepted.refused:
-        first = next(iter(accepted.refused.values()))
-        if not accepted.ids:
-            raise first
-        warnings.warn(
-            f"{len(accepted.refused)} of {len(listed)} prompts are left out, the rest goes on; the first: {first}",
-            stacklevel=4,
-        )
     return accepted
 
 
@@ -68,8 +108,14 @@ def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat:
 
     Raises TypeError for other types and ValueError for an empty prompt or an id the model does not have.
     """
-    listed, vocab_size = _listed(tokenizer, prompts, chat), facts.vocab_size
-    return [_encode(tokenizer, prompt, index, chat, vocab_size) for index, prompt in enumerate(listed)]
+    encoded = []
+    for index, prompt in enumerate(_listed(tokenizer, prompts, chat)):
+        try:
+            encoded.append(_encode(tokenizer, prompt, chat, facts.vocab_size))
+        except _RefusedError as refused:
+            said, kind = refused.args
+            raise kind(str(Remark(index, said))) from None
+    return encoded
 
 
 def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
@@ -88,24 +134,25 @@ def _listed(tokenizer: Any, prompts: Prompts, chat: bool) -> Sequence[Any]:
     return prompts
 
 
-def _encode(tokenizer: Any, prompt: Any, index: int, chat: bool, vocab_size: int) -> list[int]:
-    ids = _tokens(tokenizer, prompt, index, chat)
+def _encode(tokenizer: Any, prompt: Any, chat: bool, vocab_size: int) -> list[int]:
+    ids = _tokens(tokenizer, prompt, chat)
     if not ids:
-        raise ValueError(f"prompt {index} must have at least one token, got none; leave it out or add some text")
+        raise _RefusedError("must have at least one token, got none; leave it out or add some text", ValueError)
     if not 0 <= min(ids) <= max(ids) < vocab_size:
-        raise ValueError(
-            f"prompt {index} must hold token ids below the model's vocabulary size {vocab_size}, got "
-            f"{shown(max(ids) if min(ids) >= 0 else min(ids))}; use the model's own tokenizer"
+        raise _RefusedError(
+            f"must hold token ids below the model's vocabulary size {vocab_size}, got "
+            f"{shown(max(ids) if min(ids) >= 0 else min(ids))}; use the model's own tokenizer",
+            ValueError,
         )
     return ids
 
 
-def _tokens(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
+def _tokens(tokenizer: Any, prompt: Any, chat: bool) -> list[int]:
     if isinstance(prompt, str):
         if not is_unicode(prompt):
-            raise ValueError(
-                f"prompt {index} must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; "
-                "repair the text"
+            raise _RefusedError(
+                "must be valid Unicode, found half of a surrogate pair, which no tokenizer reads; repair the text",
+                ValueError,
             )
         if not chat:
             return list(tokenizer(prompt)["input_ids"])
@@ -113,31 +160,29 @@ def _tokens(tokenizer: Any, prompt: Any, index: int, chat: bool) -> list[int]:
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if chat:
-        raise TypeError(f"chat=True needs prompts of text, prompt {index} is {type(prompt).__name__}; leave chat out")
+        raise _RefusedError(f"must be a str with chat=True, got {type(prompt).__name__}; leave chat out", TypeError)
     ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+    expected = "must be a str or a list of token ids, got"
     if not isinstance(ids, Sequence) or isinstance(ids, bytes):
-        raise TypeError(f"prompt {index} must be a str or a list of token ids, got {type(prompt).__name__}; convert it")
+        raise _RefusedError(f"{expected} {type(prompt).__name__}; convert it", TypeError)
     if strange := {type(i) for i in ids if not isinstance(i, (int, np.integer)) or isinstance(i, bool)}:
         names = ", ".join(sorted(kind.__name__ for kind in strange))
-        raise TypeError(f"prompt {index} must be a str or a list of token ids, got a list with {names}; convert it")
+        raise _RefusedError(f"{expected} a list with {names}; convert it", TypeError)
     return [int(i) for i in ids]
 
 
-def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int, index: int) -> int:
-    """New tokens that fit the model's positions after this prompt; warns when that is fewer than asked for.
+def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int) -> tuple[int, str]:
+    """(new tokens that fit the model's positions after a prompt, what is to be said of the prompt).
 
-    Raises ValueError if the prompt alone fills them.
+    0 new tokens where the prompt alone fills them; nothing to be said where all fit.
     """
     limit = facts.positions
     if limit is None or prompt_length + max_new_tokens <= limit:
-        return max_new_tokens
+        return max_new_tokens, ""
     if prompt_length >= limit:
-        raise ValueError(
-            f"prompt {index} must be shorter than the model's {limit} positions, got {prompt_length} tokens; shorten it"
-        )
-    warnings.warn(
-        f"prompt {index} has {prompt_length} tokens and the model {limit} positions: it gets "
-        f"{limit - prompt_length} new tokens instead of {max_new_tokens}",
-        stacklevel=4,
+        return 0, f"must be shorter than the model's {limit} positions, got {prompt_length} tokens; shorten it"
+    left = limit - prompt_length
+    return left, (
+        f"has {prompt_length} tokens and the model {limit} positions: it gets {left} new tokens instead of "
+        f"{max_new_tokens}"
     )
-    return limit - prompt_length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def test_letters_that_stdout_lacks_are_escaped(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text was thrown away: a one-sentence error, after the work."""
-    from caw.cli.generate_command import _print_text
+    from caw.cli.generate_jobs import print_text
 
     monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115
-    _print_text({"text": "blå"})
+    print_text({"text": "blå"})
     assert capfdbinary.readouterr().out == b"bl\\xe5\n"
 
 
@@ -102,11 +103,13 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen: dict[str, Any] = {}
 
-    def record(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[Any]:
-        seen.update(options, prompts=prompts)
+    def record(
+        network: Any, tokenizer: Any, accepted: Any, watermark: Any, policy: Any, settings: Any, *, report: Any
+    ) -> Iterator[Any]:
+        seen.update(asdict(settings), prompts=accepted.ids, watermark=watermark, policy=policy, report=report)
         yield from ()
 
-    monkeypatch.setattr("caw.entrance.iter_generate", record)
+    monkeypatch.setattr("caw.entrance.stream_results", record)
     result = run(
         "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
@@ -124,5 +127,5 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
         "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
-        "mark_eos": True,
+        "mark_eos": True, "chat": True, "slots": None, "backend": None,
     }  # fmt: skip

@@ -75,12 +75,13 @@ def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch:
     """A result with an error is a bad line, not an output line; of a single prompt it is the error."""
     from caw import entrance
 
-    def broken(network: Any, tokenizer: Any, prompts: Any, **options: Any) -> Iterator[GenerationResult]:
-        for index in range(len(prompts)):
-            error = f"prompt {index}: expected finite logits" if index == 0 else ""
-            yield GenerationResult(index, "x", [1], "error" if error else "length", None, error)
+    def broken(network: Any, tokenizer: Any, accepted: Any, *how: Any, **options: Any) -> Iterator[GenerationResult]:
+        for index in accepted.indices:
+            reason = "expected finite logits" if index == 0 else ""
+            error = f"prompt {index}: {reason}" if reason else ""
+            yield GenerationResult(index, "x", [1], "error" if error else "length", None, error, reason)
 
-    monkeypatch.setattr(entrance, "iter_generate", broken)
+    monkeypatch.setattr(entrance, "stream_results", broken)
     source = tmp_path / "prompts.jsonl"
     source.write_text('{broken\n{"prompt": "a"}\n{"prompt": "b"}\n')
     result = generate(model, "--input", str(source))
@@ -149,7 +150,7 @@ def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> No
 def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from caw import entrance
 
-    real = entrance.iter_generate
+    real = entrance.stream_results
 
     def interrupted(*args: Any, **kwargs: Any) -> Iterator[Any]:
         results = real(*args, **kwargs)
@@ -158,7 +159,7 @@ def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: p
 
     source, out = write_prompts(tmp_path / "prompts.jsonl", 4), tmp_path / "out.jsonl"
     arguments = ["--input", str(source), "--output", str(out)]
-    monkeypatch.setattr(entrance, "iter_generate", interrupted)
+    monkeypatch.setattr(entrance, "stream_results", interrupted)
     result = generate(model, *arguments)
     assert result.exit_code == 130 and "1 of 4 texts are written" in result.stderr
     assert len(read(out)) == 1
