@@ -1,0 +1,108 @@
+"""Tables that the guide types out, because they are read without a build too, say what the committed results say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+POLICIES = {
+    "unmarked": "none", "soft": "soft", "mid": "mid", "hard": "hard", "hard + entropy (.9 nats)": "hard+entropy",
+    "**hard + CAW** (the default setting)": "hard+caw",
+}  # fmt: skip
+
+
+def results(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
+
+
+def table(page: str, first: str) -> list[list[str]]:
+    """Rows of the table whose head begins with `first`."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    [start] = [i for i, line in enumerate(lines) if line.startswith(first)]
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start + 2 : end]]
+
+
+def short(number: float, digits: int = 2) -> str:
+    """Without the zero before the point."""
+    return f"{number:.{digits}f}".removeprefix("0")
+
+
+def gain(found: dict[str, Any]) -> str:
+    low, high = (f"{end:.2f}".replace("0.", ".") for end in found["difference_ci"])
+    return f"{found['difference']:+.3f} ({low} to {high})".replace("+0.", "+.").replace("-0.", "-.")
+
+
+def test_maths_under_five_keys() -> None:
+    found = results("evaluation_qwen05keys/results.json")
+    cells = {row["policy"]: row for row in found["rows"] if row["keys"] in (0, 5)}
+    gains = {(row["policy"], row["measure"]): gain(row) for row in found["equal_detection"]}
+    rows = table("choosing-settings.md", "| setting | right answers |")
+    assert [row[0] for row in rows] == list(POLICIES)
+    for name, accuracy, share, *over in rows:
+        policy = POLICIES[name]
+        cell = cells[policy]
+        assert float(accuracy.strip("*")) == round(cell["accuracy"], 3)
+        if policy != "none":
+            weighted = cell["weighted"]["tpr_at_fpr_1e2"]
+            assert share == f"{short(cell['tpr_at_fpr_1e2'])} ({short(weighted)})"
+        measures = ("tpr_at_fpr_1e2", "weighted_tpr_at_fpr_1e2")
+        assert [text.strip("*") for text in over] == [gains.get((policy, measure), "") for measure in measures]
+
+
+@pytest.mark.parametrize(
+    ("start", "run", "task"),
+    [("| 0.5B, 300", "qwen05", "gsm8k"), ("| 1.5B, 150", "qwen15", "gsm8k")],
+)
+def test_right_and_found_under_one_key(start: str, run: str, task: str) -> None:
+    cells = {
+        row["policy"]: row
+        for row in results(f"evaluation_{run}/results.json")["rows"]
+        if row["task"] == task and row["watermark"] in ("none", "kgw")
+    }
+    [row] = [row for row in table("choosing-settings.md", "| KGW | unmarked |") if start in f"| {row[0]}"]
+    assert row[1] == short(cells["none"]["accuracy"], 3)
+    for said, policy in zip(row[2:], ("soft", "mid", "hard", "hard+entropy", "hard+cot"), strict=True):
+        cell = cells[policy]
+        weighted = cell["weighted"]["tpr_at_fpr_1e2"]
+        assert said == f"{short(cell['accuracy'], 3)}; {short(cell['tpr_at_fpr_1e2'])} ({short(weighted)})"
+
+
+def test_share_found_by_length() -> None:
+    found = {
+        (row["watermark"], row["tokens"], row["fpr"]): row["measured"]
+        for row in results("detect_power.json")["rows"]
+        if row["prompts"] == "everyday"
+    }
+    rows = table("choosing-settings.md", "| tokens | KGW | EXP |")
+    assert [int(row[0]) for row in rows] == [25, 50, 100, 150, 200, 400]
+    for tokens, *said in rows:
+        for text, mark in zip(said, ("KGW, full strength", "EXP, full strength", "KGW under CAW"), strict=True):
+            shares = [float(share) for share in text.strip(")").split(" (")]
+            measured = [found[mark, int(tokens), level] for level in (1e-3, 1e-5)]
+            # half of the last digit, .975 of 40 texts among them
+            assert all(abs(a - b) < 0.00501 for a, b in zip(shares, measured, strict=True))
+
+
+def test_time_over_plain() -> None:
+    ratios = {
+        (file, row["mode"], row["batch"]): f"{row['ratio']['median']:.2f}"
+        for file in ("float32", "float32_b8", "bfloat16", "long")
+        for row in results(f"generate_cpu_{file}.json")["rows"]
+    }
+    rows = {row[0]: row[1:] for row in table("performance.md", "| time | batch 1 |")}
+    for mark in ("kgw", "exp"):
+        name, mode = f"{mark.upper()} under CAW", f"{mark}+caw"
+        assert rows[f"{name}, 32 new tokens, one thread"] == [
+            f"{ratios[file, mode, batch]} (bfloat16 {ratios['bfloat16', mode, batch]})"
+            for file, batch in (("float32", 1), ("float32_b8", 8))
+        ]
+        assert rows[f"{name}, 200 new tokens, two threads"] == [ratios["long", mode, batch] for batch in (1, 8)]
+    slow = "kgw+caw/sequential"
+    assert rows["the paper's sequential look-ahead, KGW, 32 tokens; 200 tokens"] == [
+        f"{ratios['float32', slow, 1]}; {ratios['long', slow, 1]}", f"200 tokens: {ratios['long', slow, 8]}",
+    ]  # fmt: skip
