@@ -24,7 +24,7 @@ import torch
 from other_systems import KEY, markllm, transformers_read
 
 from caw.detection import Detector
-from caw.detection.detector import _chunks
+from caw.detection.token_scores import chunks, score_stream
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
 
@@ -54,8 +54,8 @@ def ours(watermark: Watermark, ids: np.ndarray, share: int, work: str) -> Run:
         for start in range(0, len(part), CHUNK):
             chunk = list(part[start : start + CHUNK])
             if work == "score":
-                for texts in _chunks(chunk):
-                    detector._score_stream(texts)
+                for texts in chunks(chunk):
+                    score_stream(detector.watermark, texts, detector.mode)
             else:
                 detector.detect_ids(chunk)
         return int(part.size)

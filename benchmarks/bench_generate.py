@@ -80,7 +80,7 @@ def main() -> int:
     if unknown := set(arguments.only or []) - set(runs):
         parser.error(f"expected runs among {', '.join(runs)}, got {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")  # of other libraries; what spoils a figure is said
-    warnings.filterwarnings("always", module=r"caw\.benchmark")
+    warnings.filterwarnings("always", module=r"caw\.cost")
     for name, settings in runs.items():
         if arguments.only is not None and name not in arguments.only:
             continue

@@ -1,12 +1,10 @@
 """From text to p-value: tokenise, score every token, count each piece of evidence once, compare with the null.
 
 1. texts -> token ids, in one call of the tokenizer (no special tokens);
-2. all texts run through the watermark as one stream, `window` missing tokens (-1) between them;
-3. evidence that a text already gave counts no more (DESIGN: what counts as evidence once):
-   EXP each context, KGW each (context, token) or (seed, token), Unigram each distinct token;
-4. sum, z-score, exact tail (see `statistics`, or `weights` for weighted sums);
-5. with `regions`, the same of every window, and one p-value for the text and its windows together (see `regions`);
-6. watermarked iff p <= fpr.
+2. a score for every token, and whether it counts: evidence that a text already gave does not (see `token_scores`);
+3. sum, z-score, exact tail (see `statistics`, or `weights` for weighted sums);
+4. with `regions`, the same of every window, and one p-value for the text and its windows together (see `regions`);
+5. watermarked iff p <= fpr.
 
 p-values are uniform over keys: for any text, a share p of all keys gives it p or less. They are not uniform for one key
 text by text, where texts share phrases (`null_report` measures what that means for a key and a corpus).
@@ -18,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
-import torch
 
 from caw.checks import require_bool, require_choice, require_number
 from caw.detection.evidence import first_occurrences
@@ -29,78 +26,13 @@ from caw.detection.ids import read_prefix, split_input, to_ids, unreadable
 from caw.detection.message import repeats_mostly, sentence
 from caw.detection.normalize import normalize_text, read_steps, trim_prefix
 from caw.detection.payload import payload_evidence, read_payload
-from caw.detection.regions import Region, Search, search
+from caw.detection.regions import Search, search
+from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for, tails
+from caw.detection.token_scores import Mode, Scored, chunks, score_texts
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.detection.windows import WHOLE_SHARE
-from caw.forking import survive_forks
 from caw.watermarks import Watermark
-from caw.watermarks.base import MISSING
-
-Mode = Literal["exact", "compat"]
-STREAM_TOKENS = 1 << 18  # tokens scored in one go; bounds memory to some tens of MB
-
-
-@dataclass(frozen=True)
-class DetectionResult:
-    """What one text says about one key.
-
-    p_value: probability, over keys, that this text, if unmarked, scores at least this much; exact, one-sided. 1 where
-        nothing counted.
-        With `mid_p`, the mid-p value; in mode "compat", what the other system calls its p-value. With `regions`,
-        corrected for the whole text and all its windows.
-    z_score: (score - mean) / standard deviation under the null; for reading, never for deciding.
-    score: number of green tokens (KGW, Unigram) or sum of -log(1 - u) (EXP) over what counted, times their weights.
-    is_watermarked: p_value <= fpr.
-    num_tokens, num_scored: tokens of the text, and how many of them counted as evidence.
-    token_ids: the tokens. token_scores: score of each, None where it did not count (repeated evidence).
-    watermark, key_id: name of the watermark, and eight hex digits naming the key (never the key).
-    fpr, mode: as asked. message: one sentence for people.
-    payload, payload_confidence: what the text carries, where the watermark has payload_bits and the text is marked:
-        the number, and how sure each bit is (high bits first, 0.5 to 1). p_value allows for all payloads then.
-    num_repeated: tokens that did not count because they repeat evidence which came before them in the text.
-    mostly_repetition: whether so many do that most of what the text's length promises is lost; the message says so.
-    num_needed: how many tokens must count for a p-value of fpr; with fewer the text is too short to decide.
-    regions: marked parts, in order, where they were searched for: some exactly where is_watermarked. Else None.
-    text_p_value: of the whole text alone, uncorrected, where parts were searched for, else None.
-    error: why a text of a list could not be read at all (half of a surrogate pair), with p_value 1; else empty.
-    """
-
-    p_value: float
-    z_score: float
-    score: float
-    is_watermarked: bool
-    num_tokens: int
-    num_scored: int
-    token_ids: tuple[int, ...]
-    token_scores: tuple[float | None, ...]
-    watermark: str
-    key_id: str
-    fpr: float
-    mode: str
-    message: str
-    payload: int | None = None
-    payload_confidence: tuple[float, ...] | None = None
-    num_repeated: int = 0
-    mostly_repetition: bool = False
-    num_needed: int = 1
-    regions: tuple[Region, ...] | None = None
-    text_p_value: float | None = None
-    error: str = ""
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether nothing could have been found: too few tokens count."""
-        return not self.is_watermarked and self.num_scored < self.num_needed
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The tokens of one text: ids int64 [n], values float64 [n] (green or -log(1 - u)), counted bool [n]."""
-
-    ids: np.ndarray
-    values: np.ndarray
-    counted: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -203,8 +135,8 @@ class Detector:
 
     def score(self, texts: Sequence[np.ndarray]) -> Iterator[Scored]:
         """Values and what counts, token by token, of texts given as int64 arrays [n]."""
-        for chunk in _chunks(texts):
-            values, counted, _, _ = self._scores(chunk)
+        for chunk in chunks(texts):
+            values, counted, _, _ = score_texts(self.watermark, chunk, self.mode)
             ends = np.cumsum([len(text) for text in chunk])
             for text, end in zip(chunk, ends, strict=True):
                 part = slice(end - len(text), end)
@@ -215,7 +147,7 @@ class Detector:
     ) -> list[DetectionResult]:
         """Results of texts given as int64 arrays [n]; `done` is told how many more texts are finished."""
         results: list[DetectionResult] = []
-        for chunk in _chunks(texts):
+        for chunk in chunks(texts):
             code = self.watermark.code
             results += self._detect_chunk(chunk) if code is None else [self._read(text) for text in chunk]
             done(len(chunk))
@@ -235,15 +167,8 @@ class Detector:
         message = f"{result.message}, payload {reading.message}"
         return replace(result, message=message, payload=reading.message, payload_confidence=reading.confidence)
 
-    def _scores(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in order."""
-        owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-        values, evidence, eligible = self._score_stream(texts)
-        counted = eligible if evidence is None else eligible & first_occurrences(owner, evidence, eligible)
-        return values, counted, eligible & ~counted, owner
-
     def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
-        values, counted, repeated, owner = self._scores(texts)
+        values, counted, repeated, owner = score_texts(self.watermark, texts, self.mode)
         if isinstance(self.weights, TokenWeights):
             levels = np.concatenate([self.weights.of(text) for text in texts])
             counted &= levels > 0
@@ -266,29 +191,6 @@ class Detector:
             found = search(values[part], counted[part], self.watermark, self.fpr) if self.regions else None
             out.append(self._result(text, tuple(everything[part]), score, z, p, again, found))
         return out
-
-    def _score_stream(self, texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """(values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in order.
-
-        Evidence is what counts once; None = everything counts.
-        """
-        if self.watermark.code is not None:
-            raise ValueError(
-                "a payload is read from a whole text, got a watermark with payload_bits where tokens are scored one by "
-                "one (regions, weights, null report); leave the payload out"
-            )
-        survive_forks()
-        gap = np.full(self.watermark.window, MISSING, dtype=np.int64)
-        stream = np.concatenate([part for text in texts for part in (gap, text)])
-        real = stream != MISSING
-        self.watermark.check_ids(int(stream.max(initial=MISSING)))
-        scores = self.watermark.score_tokens(torch.from_numpy(stream))
-        evidence, counted = scores.compat_evidence, scores.scored
-        if self.mode == "exact":
-            evidence = scores.evidence
-            counted = counted if scores.keyless is None else counted & ~scores.keyless
-        once = None if evidence is None else evidence.numpy()[real]
-        return scores.values.numpy()[real], once, counted.numpy()[real]
 
     def _unread(self, complaint: str) -> DetectionResult:
         """The result of a text that could not be read: no evidence."""
@@ -381,15 +283,3 @@ def detect(
     Raises TypeError or ValueError: expected, found, remedy.
     """
     return Detector(tokenizer, watermark, fpr, mode, **options)(text_or_ids)
-
-
-def _chunks(texts: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
-    """Consecutive texts whose tokens together stay below STREAM_TOKENS (a longer one comes alone)."""
-    start, tokens = 0, 0
-    for i, text in enumerate(texts):
-        if i > start and tokens + len(text) > STREAM_TOKENS:
-            yield texts[start:i]
-            start, tokens = i, 0
-        tokens += len(text)
-    if start < len(texts):
-        yield texts[start:]

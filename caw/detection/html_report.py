@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from caw.detection.detector import DetectionResult, Detector
+from caw.detection.detector import Detector
+from caw.detection.result import DetectionResult
 from caw.detection.statistics import tails
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.io.files import write_text

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caw.checks import require_number
-from caw.detection.detector import DetectionResult, Detector
+from caw.detection.detector import Detector
 from caw.detection.ids import split_input, unreadable
+from caw.detection.result import DetectionResult
 from caw.detection.statistics import holm
 from caw.io.show import is_p
 

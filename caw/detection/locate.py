@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from caw.detection.detector import DetectionResult, Detector
+from caw.detection.detector import Detector
 from caw.detection.ids import split_input
 from caw.detection.regions import Region
+from caw.detection.result import DetectionResult
 
 
 def locate(text_or_ids: Any, detector: Detector) -> list[Region]:

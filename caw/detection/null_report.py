@@ -10,7 +10,7 @@ method itself: those p-values are uniform for every key.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import scipy  # its parts load when they are used: stats takes a second
 from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
+from caw.detection.token_scores import score_stream
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.io.figures import save_figure
 from caw.requirements import require
@@ -119,7 +120,7 @@ def null_report(
 def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """(p-values, randomised p-values) of texts that count only evidence which no earlier text gave."""
     # what another system counts, and mid-p values, promise no uniform law that could be checked
-    values, evidence, counted = replace(detector, mode="exact", mid_p=False)._score_stream(ids)
+    values, evidence, counted = score_stream(detector.watermark, ids, "exact")
     assert evidence is not None
     owner = np.repeat(np.arange(len(ids)), [len(text) for text in ids])
     counted = counted & first_occurrences(np.zeros_like(owner), evidence, counted)

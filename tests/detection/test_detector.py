@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from caw.detection import DetectionResult, Detector, detect, detector
-from caw.detection.detector import first_occurrences
+from caw.detection import DetectionResult, Detector, detect, token_scores
+from caw.detection.evidence import first_occurrences
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
@@ -111,7 +111,7 @@ def test_a_text_in_a_batch_equals_the_text_alone(
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 6, n).tolist() for n in (3, 0, 1, 57, 57, 0, 20)] + [[1, 2, 3]] * 2 + [[]]
     alone = [detect([text], None, watermark)[0] for text in texts]
-    monkeypatch.setattr(detector, "STREAM_TOKENS", stream_tokens)
+    monkeypatch.setattr(token_scores, "STREAM_TOKENS", stream_tokens)
     together = detect(texts, None, watermark)
     assert len(together) == len(texts)
     for one, other in zip(together, alone, strict=True):

@@ -19,7 +19,7 @@ import torch
 from scipy import stats
 
 from caw.detection import Detector
-from caw.detection.detector import first_occurrences
+from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import binomial_tails, tails
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 from caw.watermarks.green_list import GreenList

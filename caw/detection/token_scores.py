@@ -1,0 +1,79 @@
+"""Scores of the tokens of many texts at once, and which of them count as evidence.
+
+Texts run through the watermark as one stream, `window` missing tokens (-1) between them. Evidence that a text already
+gave counts no more: EXP each context, KGW each (context, token) or (seed, token), Unigram each distinct token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from caw.detection.evidence import first_occurrences
+from caw.forking import survive_forks
+from caw.watermarks import Watermark
+from caw.watermarks.base import MISSING
+
+Mode = Literal["exact", "compat"]
+STREAM_TOKENS = 1 << 18  # tokens scored in one go; bounds memory to some tens of MB
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The tokens of one text: ids int64 [n], values float64 [n] (green or -log(1 - u)), counted bool [n]."""
+
+    ids: np.ndarray
+    values: np.ndarray
+    counted: np.ndarray
+
+
+def score_texts(
+    watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in order."""
+    owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    values, evidence, eligible = score_stream(watermark, texts, mode)
+    counted = eligible if evidence is None else eligible & first_occurrences(owner, evidence, eligible)
+    return values, counted, eligible & ~counted, owner
+
+
+def score_stream(
+    watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in order.
+
+    Evidence is what counts once; None = everything counts.
+    """
+    if watermark.code is not None:
+        raise ValueError(
+            "a payload is read from a whole text, got a watermark with payload_bits where tokens are scored one by "
+            "one (regions, weights, null report); leave the payload out"
+        )
+    survive_forks()
+    gap = np.full(watermark.window, MISSING, dtype=np.int64)
+    stream = np.concatenate([part for text in texts for part in (gap, text)])
+    real = stream != MISSING
+    watermark.check_ids(int(stream.max(initial=MISSING)))
+    scores = watermark.score_tokens(torch.from_numpy(stream))
+    evidence, counted = scores.compat_evidence, scores.scored
+    if mode == "exact":
+        evidence = scores.evidence
+        counted = counted if scores.keyless is None else counted & ~scores.keyless
+    once = None if evidence is None else evidence.numpy()[real]
+    return scores.values.numpy()[real], once, counted.numpy()[real]
+
+
+def chunks(texts: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
+    """Consecutive texts whose tokens together stay below STREAM_TOKENS (a longer one comes alone)."""
+    start, tokens = 0, 0
+    for i, text in enumerate(texts):
+        if i > start and tokens + len(text) > STREAM_TOKENS:
+            yield texts[start:i]
+            start, tokens = i, 0
+        tokens += len(text)
+    if start < len(texts):
+        yield texts[start:]
