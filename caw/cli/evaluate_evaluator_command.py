@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +40,7 @@ def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go; `write` is called again whenever there are more, so that an interrupted run leaves some."""
+    """Where results go. `write` is called whenever there are more, so an interrupted run leaves what it has."""
 
     json: Path | None
     table: Path | None
@@ -54,6 +55,10 @@ class Output:
             write_text(self.table, ablation.as_markdown(results, about))
         if self.plot and last:
             ablation.plot(ablation.as_json(results), self.plot)
+
+    def say(self) -> None:
+        for path in filter(None, (self.json, self.table, self.plot)):
+            complain(f"wrote {path}")
 
 
 def evaluate_evaluator_command(
@@ -145,10 +150,8 @@ def evaluate_evaluator_command(
                 stored, parts, seeds if training else 0, settings, shlex.join(["caw", *sys.argv[1:]]), line_ends
             )
             if training:
-                table_of_classes = table_for(model, stored, line_ends)
-                results = _ablation(
-                    stored, specs, seeds, settings, table_of_classes, lambda r: output.write(r, about, last=False)
-                )
+                classes, write = table_for(model, stored, line_ends), partial(output.write, about=about, last=False)
+                results = _ablation(stored, specs, seeds, settings, classes, write)
                 if evaluator:
                     results = {"given": ablation.measure_evaluator(stored, known, parts), **results}  # type: ignore[arg-type]
             else:
@@ -157,9 +160,7 @@ def evaluate_evaluator_command(
                 results |= ablation.untrained(stored, parts)
         output.write(results, about, last=True)
         _show(results)
-        for path in (json_file, table, plot):
-            if path:
-                complain(f"wrote {path}")
+        output.say()
 
 
 def _ablation(
