@@ -29,41 +29,39 @@ MODES_HELP = (
 )
 
 
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
-
-
 def benchmark(
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
     shapes: Annotated[
         str | None, typer.Option(help="Random weights of these shapes instead of --model.", metavar="|".join(SHAPES))
     ] = None,
     size: Annotated[
-        str, _option(CASES, "How much to measure where the options below say nothing.", metavar="|".join(SIZES))
+        str, opt.panel(CASES, "How much to measure where the options below say nothing.", metavar="|".join(SIZES))
     ] = "quick",
-    modes: Annotated[str | None, _option(CASES, MODES_HELP, metavar="NAME,...")] = None,
-    batch: Annotated[str | None, _option(CASES, "Batch sizes.", metavar="N,...")] = None,
-    prompt: Annotated[str | None, _option(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
-    tokens: Annotated[int | None, _option(CASES, "New tokens per sequence.")] = None,
+    modes: Annotated[str | None, opt.panel(CASES, MODES_HELP, metavar="NAME,...")] = None,
+    batch: Annotated[str | None, opt.panel(CASES, "Batch sizes.", metavar="N,...")] = None,
+    prompt: Annotated[str | None, opt.panel(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
+    tokens: Annotated[int | None, opt.panel(CASES, "New tokens per sequence.")] = None,
     candidates: Annotated[
-        str, _option(CASES, "Candidate slots to repeat the look-ahead of EXP with.", metavar="N,...")
+        str, opt.panel(CASES, "Candidate slots to repeat the look-ahead of EXP with.", metavar="N,...")
     ] = "",
-    rounds: Annotated[int | None, _option(CASES, "Repetitions, all modes in turn in each.")] = None,
-    max_seconds: Annotated[float | None, _option(CASES, "Begin no repetition of a case after so many.")] = None,
+    rounds: Annotated[int | None, opt.panel(CASES, "Repetitions, all modes in turn in each.")] = None,
+    max_seconds: Annotated[float | None, opt.panel(CASES, "Begin no repetition of a case after so many.")] = None,
     memory: Annotated[
         bool | None,
-        _option(CASES, "Measure peak memory; on a CPU a process for each mode.", "--memory/--no-memory"),
+        opt.panel(CASES, "Measure peak memory; on a CPU a process for each mode.", "--memory/--no-memory"),
     ] = None,
     allow_differences: Annotated[
-        bool, _option(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
+        bool, opt.panel(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
     ] = False,
-    theta: Annotated[float, _option(opt.POLICY, "Leave tokens above this importance unmarked.")] = THETA,
+    theta: Annotated[float, opt.panel(opt.POLICY, "Leave tokens above this importance unmarked.")] = THETA,
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
-    json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was measured.", "--json")] = None,
-    plot_file: Annotated[Path | None, _option(OUTPUT, "SVG or image file: bars of time and memory.", "--plot")] = None,
+    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Everything that was measured.", "--json")] = None,
+    plot_file: Annotated[
+        Path | None, opt.panel(OUTPUT, "SVG or image file: bars of time and memory.", "--plot")
+    ] = None,
     compare_file: Annotated[
-        Path | None, _option(OUTPUT, "A saved run: show what changed by more than its noise.", "--compare")
+        Path | None, opt.panel(OUTPUT, "A saved run: show what changed by more than its noise.", "--compare")
     ] = None,
     dtype: opt.DType = "auto",
     device: opt.Device = None,

@@ -31,10 +31,6 @@ CHUNK = 64  # texts handed to the detector at once
 TEST, REPORT = "Test", "Reports"
 
 
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
-
-
 @dataclass(frozen=True)
 class Task:
     """What to do with the texts: detectors by name (one, or the candidates of --config), and which outputs."""
@@ -72,31 +68,31 @@ def detect(
     vocab_size: opt.VocabSize = None,
     payload_bits: opt.PayloadBits = None,
     config: Annotated[
-        Path | None, _option(opt.MARK, "YAML file of several watermarks to look for at once.", "--config")
+        Path | None, opt.panel(opt.MARK, "YAML file of several watermarks to look for at once.", "--config")
     ] = None,
-    fpr: Annotated[float, _option(TEST, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
+    fpr: Annotated[float, opt.panel(TEST, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
     mode: Annotated[
-        str, _option(TEST, "Count evidence once, or as the other system of the format does.", metavar="exact|compat")
+        str, opt.panel(TEST, "Count evidence once, or as the other system of the format does.", metavar="exact|compat")
     ] = "exact",
-    mid_p: Annotated[bool, _option(TEST, "Mid-p values: uniform on average, not conservative.", "--mid-p")] = False,
+    mid_p: Annotated[bool, opt.panel(TEST, "Mid-p values: uniform on average, not conservative.", "--mid-p")] = False,
     normalize: Annotated[
-        str | None, _option(TEST, "Steps before tokenising, in order.", metavar="nfc,nfkc,spaces,quotes")
+        str | None, opt.panel(TEST, "Steps before tokenising, in order.", metavar="nfc,nfkc,spaces,quotes")
     ] = None,
-    prefix: Annotated[str, _option(TEST, "A prompt or template that texts begin with and that is not tested.")] = "",
+    prefix: Annotated[str, opt.panel(TEST, "A prompt or template that texts begin with and that is not tested.")] = "",
     weights: Annotated[
-        str | None, _option(TEST, "Weights per token: a shipped table or a file of `caw detection-weights`.")
+        str | None, opt.panel(TEST, "Weights per token: a shipped table or a file of `caw detection-weights`.")
     ] = None,
     regions: Annotated[
-        bool, _option(TEST, "Test parts of each text too, and say which are marked.", "--regions")
+        bool, opt.panel(TEST, "Test parts of each text too, and say which are marked.", "--regions")
     ] = False,
-    as_json: Annotated[bool, _option(REPORT, "One JSON object a text on stdout.", "--json")] = False,
-    scores: Annotated[bool, _option(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
-    html: Annotated[Path | None, _option(REPORT, "Write a page that shows the evidence.", "--html")] = None,
+    as_json: Annotated[bool, opt.panel(REPORT, "One JSON object a text on stdout.", "--json")] = False,
+    scores: Annotated[bool, opt.panel(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
+    html: Annotated[Path | None, opt.panel(REPORT, "Write a page that shows the evidence.", "--html")] = None,
     null: Annotated[
-        str | None, _option(REPORT, "JSONL of unmarked texts: measure false positives of the key.", "--null-report")
+        str | None, opt.panel(REPORT, "JSONL of unmarked texts: measure false positives of the key.", "--null-report")
     ] = None,
-    qq: Annotated[Path | None, _option(REPORT, "SVG or image file for the QQ plot of --null-report.", "--qq")] = None,
-    power: Annotated[str | None, _option(REPORT, "JSONL of marked texts: share found by length.", "--power")] = None,
+    qq: Annotated[Path | None, opt.panel(REPORT, "SVG or image file for the QQ plot of --null-report.", "--qq")] = None,
+    power: Annotated[str | None, opt.panel(REPORT, "JSONL of marked texts: share found by length.", "--power")] = None,
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
 

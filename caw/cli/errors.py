@@ -14,7 +14,7 @@ import typer
 
 from caw.cli.interrupts import INTERRUPTED, working
 
-__all__ = ["BAD_LINES", "BAD_USAGE", "INTERRUPTED", "complain", "one_sentence", "user_errors"]
+__all__ = ["BAD_LINES", "BAD_USAGE", "INTERRUPTED", "complain", "kept_on_interrupt", "one_sentence", "user_errors"]
 BAD_LINES, BAD_USAGE = 1, 2
 # what the library raises for users' input; a bug of its own (AssertionError, KeyError, ...) keeps its traceback
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, ImportError)
@@ -48,6 +48,16 @@ def user_errors() -> Iterator[None]:
                 raise
             complain("the device ran out of memory; lower --batch-size or --max-new-tokens, or use --device cpu")
             raise typer.Exit(BAD_LINES) from None
+
+
+@contextlib.contextmanager
+def kept_on_interrupt(folder: object) -> Iterator[None]:
+    """Ctrl-C inside the block becomes one sentence that says where the finished part is, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"interrupted: what is finished is kept in {folder}; the same command continues")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _let_go_of_stdout() -> None:

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.cli import options as opt
-from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.cli.errors import BAD_LINES, complain, kept_on_interrupt, user_errors
 from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.evaluation.config import Config
 
 RESOURCES, ENDPOINT, RUNNING = "What attacks need", "Paraphrase", "Running"
-
-
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
 
 
 def evaluate_attack_command(
@@ -32,19 +28,21 @@ def evaluate_attack_command(
     human: Annotated[bool, typer.Option("--human/--no-human", help="Attack people's answers too.")] = True,
     seed: Annotated[int, typer.Option(help="Of every attack.", min=0)] = 0,
     wordnet: Annotated[
-        Path | None, _option(RESOURCES, "Folder of WordNet's data and index files [usual places].")
+        Path | None, opt.panel(RESOURCES, "Folder of WordNet's data and index files [usual places].")
     ] = None,
     ranker: Annotated[
         str | None,
-        _option(RESOURCES, "word-s-context: masked:HUB_ID, causal:MODEL, sentence or sentence:FOLDER [sentence]."),
+        opt.panel(RESOURCES, "word-s-context: masked:HUB_ID, causal:MODEL, sentence or sentence:FOLDER [sentence]."),
     ] = None,
-    device: Annotated[str | None, _option(RESOURCES, "For the ranker: cpu, cuda, ... [cuda if there is one].")] = None,
-    paraphrase_model: Annotated[str | None, _option(ENDPOINT, "Name of the model at the endpoint.")] = None,
-    base_url: Annotated[str | None, _option(ENDPOINT, "Address of an OpenAI-compatible endpoint.")] = None,
-    key_env: Annotated[str, _option(ENDPOINT, "Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
-    requests_per_minute: Annotated[float | None, _option(ENDPOINT, "Limit over all threads.")] = None,
-    workers: Annotated[int, _option(ENDPOINT, "Requests at once.", min=1)] = 8,
-    threads: Annotated[int | None, _option(RUNNING, "CPU threads [all cores].", min=1)] = None,
+    device: Annotated[
+        str | None, opt.panel(RESOURCES, "For the ranker: cpu, cuda, ... [cuda if there is one].")
+    ] = None,
+    paraphrase_model: Annotated[str | None, opt.panel(ENDPOINT, "Name of the model at the endpoint.")] = None,
+    base_url: Annotated[str | None, opt.panel(ENDPOINT, "Address of an OpenAI-compatible endpoint.")] = None,
+    key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
+    requests_per_minute: Annotated[float | None, opt.panel(ENDPOINT, "Limit over all threads.")] = None,
+    workers: Annotated[int, opt.panel(ENDPOINT, "Requests at once.", min=1)] = 8,
+    threads: Annotated[int | None, opt.panel(RUNNING, "CPU threads [all cores].", min=1)] = None,
 ) -> None:
     """Edit the texts of a run, marked and unmarked alike, and test them again for the marks.
 
@@ -76,13 +74,10 @@ def evaluate_attack_command(
         setup = AttackSetup(seed, wordnet, ranker, device, endpoint=endpoint)
         scorer = Scorer(config, Store(run_folder))
         attacker = Attacker(scorer, setup, limit, human, workers, complain)
-        try:
+        with kept_on_interrupt(run_folder):
             plans = choose_plans(config.plan(), only or ())
             made = attacker.run(attack, plans)
             scorer.update(plans)  # what an attack cost is told by the same texts without it
-        except KeyboardInterrupt:
-            complain(f"interrupted: what is finished is kept in {run_folder}; the same command continues")
-            raise typer.Exit(INTERRUPTED) from None
         results = Results(scorer, config.plan()).as_dict()
         scorer.store.write_results(results)
         _show(results["attacked"])

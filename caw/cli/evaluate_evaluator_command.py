@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 OUTPUT, TRAINING = "Output", "Training"
 
 
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
-
-
 @dataclass(frozen=True)
 class Output:
     """Where results go. `write` is called whenever there are more, so an interrupted run leaves what it has."""
@@ -83,17 +79,17 @@ def evaluate_evaluator_command(
     ] = None,
     train: Annotated[
         bool | None,
-        _option(
+        opt.panel(
             TRAINING, "Train the variants of the ablation [if --evaluator knows these labels].", "--train/--no-train"
         ),
     ] = None,
-    seeds: Annotated[int, _option(TRAINING, "Trainings of each variant.", min=1)] = 5,
-    transforms: Annotated[str, _option(TRAINING, "Of probabilities, in this order.")] = ",".join(TRANSFORMS),
-    window: Annotated[str | None, _option(TRAINING, "Only this window.", metavar="|".join(WINDOWS))] = None,
-    max_epochs: Annotated[int, _option(TRAINING, "Of each training.", min=1)] = QUICK.max_epochs,
-    json_file: Annotated[Path | None, _option(OUTPUT, "Figures of every evaluator.", "--json")] = None,
-    table: Annotated[Path | None, _option(OUTPUT, "Markdown table with intervals, and how it was made.")] = None,
-    plot: Annotated[Path | None, _option(OUTPUT, "SVG or image file of the figures.")] = None,
+    seeds: Annotated[int, opt.panel(TRAINING, "Trainings of each variant.", min=1)] = 5,
+    transforms: Annotated[str, opt.panel(TRAINING, "Of probabilities, in this order.")] = ",".join(TRANSFORMS),
+    window: Annotated[str | None, opt.panel(TRAINING, "Only this window.", metavar="|".join(WINDOWS))] = None,
+    max_epochs: Annotated[int, opt.panel(TRAINING, "Of each training.", min=1)] = QUICK.max_epochs,
+    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Figures of every evaluator.", "--json")] = None,
+    table: Annotated[Path | None, opt.panel(OUTPUT, "Markdown table with intervals, and how it was made.")] = None,
+    plot: Annotated[Path | None, opt.panel(OUTPUT, "SVG or image file of the figures.")] = None,
     dtype: opt.DType = "float32",
     device: opt.Device = None,
     threads: opt.Threads = None,

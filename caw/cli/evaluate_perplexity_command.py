@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from caw.cli import options as opt
-from caw.cli.errors import INTERRUPTED, complain, user_errors
+from caw.cli.errors import complain, kept_on_interrupt, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
 from caw.io.progress import doing
 from caw.models import load_model
@@ -54,9 +54,6 @@ def evaluate_perplexity_command(
             loaded, tokenizer = load_model(model, device=device, dtype=dtype)
         scorer = Scorer(config, Store(run_folder))
         judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]
-        try:
+        with kept_on_interrupt(run_folder):
             made = judge.run(plans)
-        except KeyboardInterrupt:
-            complain(f"interrupted: what is finished is kept in {run_folder}; the same command continues")
-            raise typer.Exit(INTERRUPTED) from None
         complain(f"{made} texts read, perplexities in {run_folder / 'perplexity.jsonl'}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from caw.cli import options as opt
-from caw.cli.errors import INTERRUPTED, complain, user_errors
+from caw.cli.errors import complain, kept_on_interrupt, user_errors
 from caw.io.files import check_paths
 from caw.requirements import require
 
@@ -79,12 +79,9 @@ def evaluate_run_command(
         _check_files(config, settings, folder, publish_to)
         store = Store(folder)
         runner = Runner(replace(settings, output=str(folder)), store, shard, limit, tuple(only or ()), say=complain)
-        try:
+        with kept_on_interrupt(folder):
             made = 0 if scores_only else runner.run()
             runner.score(anew=scores_only)
-        except KeyboardInterrupt:
-            complain(f"interrupted: what is finished is kept in {folder}; the same command continues")
-            raise typer.Exit(INTERRUPTED) from None
         complain(f"{made} new texts in {folder}, results in {folder / 'results.json'}")
         if publish_to is not None:
             count = publish(runner.scorer, runner.config.plan(), publish_to)

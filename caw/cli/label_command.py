@@ -36,10 +36,6 @@ DOCUMENTS, ENDPOINT, COUNTERFACTUAL = "Documents", "Labeler openai", "Labeler co
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
-
-
 def label(
     data_dir: Annotated[
         Path,
@@ -52,38 +48,39 @@ def label(
         typer.Option(help="openai: its name at the endpoint; counterfactual: a model as for `caw generate`."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue --output: what it has is not done again.")] = False,
-    dataset: Annotated[str, _option(DOCUMENTS, "Folder in --data-dir.")] = "gsm8k",
-    split: Annotated[str, _option(DOCUMENTS, "File in it.")] = "train",
+    dataset: Annotated[str, opt.panel(DOCUMENTS, "Folder in --data-dir.")] = "gsm8k",
+    split: Annotated[str, opt.panel(DOCUMENTS, "File in it.")] = "train",
     documents: Annotated[
-        str | None, _option(DOCUMENTS, "Which lines, counted from 0 [all].", metavar="0-99,250,...")
+        str | None, opt.panel(DOCUMENTS, "Which lines, counted from 0 [all].", metavar="0-99,250,...")
     ] = None,
-    same_as: Annotated[Path | None, _option(DOCUMENTS, "The documents of this label file.")] = None,
-    limit: Annotated[int | None, _option(DOCUMENTS, "At most so many.", min=1)] = None,
-    compare: Annotated[Path | None, _option(DOCUMENTS, "Print the agreement with this label file.")] = None,
+    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "The documents of this label file.")] = None,
+    limit: Annotated[int | None, opt.panel(DOCUMENTS, "At most so many.", min=1)] = None,
+    compare: Annotated[Path | None, opt.panel(DOCUMENTS, "Print the agreement with this label file.")] = None,
     tokenizer: Annotated[
-        str | None, _option(DOCUMENTS, "For --compare (agreement of tokens) and the cost estimate (exact counts).")
+        str | None, opt.panel(DOCUMENTS, "For --compare (agreement of tokens) and the cost estimate (exact counts).")
     ] = None,
-    kinds: Annotated[str, _option("Labeler lexical", "What counts.")] = ",".join(KINDS),
+    kinds: Annotated[str, opt.panel("Labeler lexical", "What counts.")] = ",".join(KINDS),
     base_url: Annotated[
-        str | None, _option(ENDPOINT, "The endpoint [OpenAI's own].", "--base-url", envvar="OPENAI_BASE_URL")
+        str | None, opt.panel(ENDPOINT, "The endpoint [OpenAI's own].", "--base-url", envvar="OPENAI_BASE_URL")
     ] = None,
-    key_env: Annotated[str, _option(ENDPOINT, "Environment variable that holds the key.")] = "OPENAI_API_KEY",
-    timeout: Annotated[float, _option(ENDPOINT, "Seconds a request may take.")] = 60.0,
-    retries: Annotated[int, _option(ENDPOINT, "Of a request that failed for a while.", min=0)] = 5,
-    workers: Annotated[int, _option(ENDPOINT, "Requests at once.", min=1, max=64)] = 4,
-    rate: Annotated[float | None, _option(ENDPOINT, "Requests a minute at most.", "--requests-per-minute")] = None,
+    key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable that holds the key.")] = "OPENAI_API_KEY",
+    timeout: Annotated[float, opt.panel(ENDPOINT, "Seconds a request may take.")] = 60.0,
+    retries: Annotated[int, opt.panel(ENDPOINT, "Of a request that failed for a while.", min=0)] = 5,
+    workers: Annotated[int, opt.panel(ENDPOINT, "Requests at once.", min=1, max=64)] = 4,
+    rate: Annotated[float | None, opt.panel(ENDPOINT, "Requests a minute at most.", "--requests-per-minute")] = None,
     schema: Annotated[
-        bool, _option(ENDPOINT, "Hold replies to a JSON schema; off for endpoints that cannot.", "--schema/--no-schema")
+        bool,
+        opt.panel(ENDPOINT, "Hold replies to a JSON schema; off for endpoints that cannot.", "--schema/--no-schema"),
     ] = True,
-    input_price: Annotated[float | None, _option(ENDPOINT, "Of a million tokens read.", min=0)] = None,
-    output_price: Annotated[float | None, _option(ENDPOINT, "Of a million tokens written.", min=0)] = None,
-    yes: Annotated[bool, _option(ENDPOINT, "Do not ask before the run.", "--yes", "-y")] = False,
-    alternatives: Annotated[int, _option(COUNTERFACTUAL, "Other tokens tried in each place.", min=1)] = 2,
-    horizon: Annotated[int, _option(COUNTERFACTUAL, "Following tokens that count as the rest.", min=1)] = 16,
-    rest_nats: Annotated[float, _option(COUNTERFACTUAL, "Key where the rest loses so much log-probability.")] = 4.0,
-    answer_nats: Annotated[float, _option(COUNTERFACTUAL, "Key where the final answer loses so much.")] = 0.5,
+    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Of a million tokens read.", min=0)] = None,
+    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Of a million tokens written.", min=0)] = None,
+    yes: Annotated[bool, opt.panel(ENDPOINT, "Do not ask before the run.", "--yes", "-y")] = False,
+    alternatives: Annotated[int, opt.panel(COUNTERFACTUAL, "Other tokens tried in each place.", min=1)] = 2,
+    horizon: Annotated[int, opt.panel(COUNTERFACTUAL, "Following tokens that count as the rest.", min=1)] = 16,
+    rest_nats: Annotated[float, opt.panel(COUNTERFACTUAL, "Key where the rest loses so much log-probability.")] = 4.0,
+    answer_nats: Annotated[float, opt.panel(COUNTERFACTUAL, "Key where the final answer loses so much.")] = 0.5,
     with_answer: Annotated[
-        bool, _option(COUNTERFACTUAL, "Look at the final answer; without it, much faster.", "--answer/--no-answer")
+        bool, opt.panel(COUNTERFACTUAL, "Look at the final answer; without it, much faster.", "--answer/--no-answer")
     ] = True,
     dtype: opt.DType = "float32",
     device: opt.Device = None,

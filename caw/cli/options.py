@@ -43,79 +43,74 @@ POLICIES: dict[str, tuple[str, dict[str, str]]] = {
 NEEDED = {"entropy": "nats", "logit-delta": "gap"}
 
 
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
+def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
+    """An option that `--help` shows in the panel of this title."""
+    return typer.Option(*names, help=text, rich_help_panel=title, **settings)
 
 
 BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
-WatermarkName = Annotated[str, _option(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|synthid|none")]
-MarkName = Annotated[
-    str, _option(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp|synthid")
-]
+WatermarkName = Annotated[str, panel(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|synthid|none")]
+MarkName = Annotated[str, panel(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp|synthid")]
 KEY_HELP = (
     "Secret: an integer below 2^64, or text that is no number. In CAW_KEY, set by `read -rs CAW_KEY; export CAW_KEY` "
     "or from a file by `export CAW_KEY=$(cat keyfile)`, it stays out of the shell's history."
 )
-Key = Annotated[str | None, _option(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
-Gamma = Annotated[float | None, _option(MARK, f"kgw, unigram: green share of the vocabulary [{GAMMA:g}].", "--gamma")]
-Delta = Annotated[float | None, _option(MARK, f"kgw, unigram: logit bonus of green tokens [{DELTA:g}].", "--delta")]
+Key = Annotated[str | None, panel(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
+Gamma = Annotated[float | None, panel(MARK, f"kgw, unigram: green share of the vocabulary [{GAMMA:g}].", "--gamma")]
+Delta = Annotated[float | None, panel(MARK, f"kgw, unigram: logit bonus of green tokens [{DELTA:g}].", "--delta")]
 Seeding = Annotated[
-    str | None, _option(MARK, "kgw [lefthash]; other formats have more.", "--seeding", metavar="lefthash|selfhash")
+    str | None, panel(MARK, "kgw [lefthash]; other formats have more.", "--seeding", metavar="lefthash|selfhash")
 ]
 FormatName = Annotated[
     str | None,
-    _option(MARK, "Number format, to share texts with other systems [native].", "--format",
+    panel(MARK, "Number format, to share texts with other systems [native].", "--format",
             metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual"),
 ]  # fmt: skip
-Payload = Annotated[int | None, _option(MARK, "kgw, exp: a number that the text shall carry.", "--payload")]
-PayloadBits = Annotated[int | None, _option(MARK, "kgw, exp: bits of the payload, 1 to 32.", "--payload-bits")]
+Payload = Annotated[int | None, panel(MARK, "kgw, exp: a number that the text shall carry.", "--payload")]
+PayloadBits = Annotated[int | None, panel(MARK, "kgw, exp: bits of the payload, 1 to 32.", "--payload-bits")]
 VocabSize = Annotated[
-    int | None, _option(MARK, "Number of the model's logits; other systems' formats need it to detect.", "--vocab-size")
+    int | None, panel(MARK, "Number of the model's logits; other systems' formats need it to detect.", "--vocab-size")
 ]
-ContextWidth = Annotated[
-    int | None, _option(MARK, "Tokens that seed kgw [1; selfhash 4] or exp [4].", "--context-width")
-]
-TopKExp = Annotated[int | None, _option(MARK, f"exp: tokens that race at strength 1 [{TOP_K_EXP}].", "--top-k-exp")]
+ContextWidth = Annotated[int | None, panel(MARK, "Tokens that seed kgw [1; selfhash 4] or exp [4].", "--context-width")]
+TopKExp = Annotated[int | None, panel(MARK, f"exp: tokens that race at strength 1 [{TOP_K_EXP}].", "--top-k-exp")]
 StrengthExp = Annotated[
-    str | None, _option(MARK, "exp: what strength varies [top_k].", "--strength-exp", metavar="top_k|scale")
+    str | None, panel(MARK, "exp: what strength varies [top_k].", "--strength-exp", metavar="top_k|scale")
 ]
 
 PolicyName = Annotated[
     str | None,
-    _option(POLICY, "How strongly each token is marked [capacity, which is CAW; fixed for models without evaluator].",
+    panel(POLICY, "How strongly each token is marked [capacity, which is CAW; fixed for models without evaluator].",
             "--policy", metavar="fixed|entropy|logit-delta|capacity"),
 ]  # fmt: skip
-Strength = Annotated[
-    float | None, _option(POLICY, f"fixed, entropy, logit-delta: strength where marked [{STRENGTH:g}].")
-]
-Nats = Annotated[float | None, _option(POLICY, "entropy: mark only above this entropy.")]
-Gap = Annotated[float | None, _option(POLICY, "logit-delta: mark only below this gap of the two best logits.")]
-Theta = Annotated[float | None, _option(POLICY, f"capacity: leave tokens above this importance unmarked [{THETA:g}].")]
+Strength = Annotated[float | None, panel(POLICY, f"fixed, entropy, logit-delta: strength where marked [{STRENGTH:g}].")]
+Nats = Annotated[float | None, panel(POLICY, "entropy: mark only above this entropy.")]
+Gap = Annotated[float | None, panel(POLICY, "logit-delta: mark only below this gap of the two best logits.")]
+Theta = Annotated[float | None, panel(POLICY, f"capacity: leave tokens above this importance unmarked [{THETA:g}].")]
 Beta = Annotated[
-    float | None, _option(POLICY, f"capacity: strength where a token has no importance [{BETA:g}; {BETA_HELP}].")
+    float | None, panel(POLICY, f"capacity: strength where a token has no importance [{BETA:g}; {BETA_HELP}].")
 ]
 EvaluatorName = Annotated[
-    str | None, _option(POLICY, "capacity: shipped weights by name, or a .safetensors file [the model's own].")
+    str | None, panel(POLICY, "capacity: shipped weights by name, or a .safetensors file [the model's own].")
 ]
 
-Device = Annotated[str | None, _option(RUNNING, "cpu, cuda, cuda:1, ... [cuda if there is one].", "--device")]
-DType = Annotated[str, _option(RUNNING, "Number format of the model.", "--dtype", metavar="auto|" + "|".join(DTYPES))]
-Threads = Annotated[int | None, _option(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
+Device = Annotated[str | None, panel(RUNNING, "cpu, cuda, cuda:1, ... [cuda if there is one].", "--device")]
+DType = Annotated[str, panel(RUNNING, "Number format of the model.", "--dtype", metavar="auto|" + "|".join(DTYPES))]
+Threads = Annotated[int | None, panel(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
 MaxMemory = Annotated[
-    str | None, _option(RUNNING, "Memory besides the weights, e.g. 8GiB [0.9 of what is free].", "--max-memory")
+    str | None, panel(RUNNING, "Memory besides the weights, e.g. 8GiB [0.9 of what is free].", "--max-memory")
 ]
 PrefillAttention = Annotated[
-    str, _option(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="sdpa|flash_attention_2|eager")
+    str, panel(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="sdpa|flash_attention_2|eager")
 ]
 MarkEos = Annotated[
     bool | None,
-    _option(
+    panel(
         DECODING,
         "Let the mark decide where texts end, or keep their ends [as the format's system].",
         "--mark-eos/--keep-eos",
     ),
 ]
-Compile = Annotated[bool, _option(RUNNING, "Compile the model's body, which takes a minute.", "--compile")]
+Compile = Annotated[bool, panel(RUNNING, "Compile the model's body, which takes a minute.", "--compile")]
 
 
 def parse_key(text: str) -> int | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,10 +34,6 @@ SAID_SETTINGS = ("max_new_tokens", "do_sample", "temperature", "seed")
 MEASURED = ("power", "found", "mean score", "changed")  # blank where no text was written with a setting
 
 
-def _option(panel: str, text: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **settings)
-
-
 def tune_command(
     model: Annotated[str, typer.Option(help="smollm2-135m, a .gguf file, a folder or a hub id.")],
     input: Annotated[
@@ -47,18 +43,20 @@ def tune_command(
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
     max_prompts: Annotated[int, typer.Option(help="Use the first so many.", min=1)] = 16,
     protect: Annotated[
-        float | None, _option(TARGET, "Share of tokens that shall stay unmarked.", metavar="SHARE")
+        float | None, opt.panel(TARGET, "Share of tokens that shall stay unmarked.", metavar="SHARE")
     ] = None,
     power: Annotated[
-        float | None, _option(TARGET, "Share of marked texts that shall be found.", metavar="SHARE")
+        float | None, opt.panel(TARGET, "Share of marked texts that shall be found.", metavar="SHARE")
     ] = None,
-    fpr: Annotated[float, _option(TARGET, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
+    fpr: Annotated[float, opt.panel(TARGET, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
     tokens: Annotated[
-        int | None, _option(TARGET, "Length of the texts that --power is about [--max-new-tokens].", min=1)
+        int | None, opt.panel(TARGET, "Length of the texts that --power is about [--max-new-tokens].", min=1)
     ] = None,
     beta: Annotated[
         float | None,
-        _option(TARGET, "Strength where a token has no importance [as for generate]; with both targets it is chosen."),
+        opt.panel(
+            TARGET, "Strength where a token has no importance [as for generate]; with both targets it is chosen."
+        ),
     ] = None,
     watermark: opt.MarkName = "kgw",
     key: opt.Key = None,
@@ -78,8 +76,8 @@ def tune_command(
     ] = False,
     temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the sampling.", rich_help_panel=opt.DECODING)] = 0,
-    json_file: Annotated[Path | None, _option(OUTPUT, "Everything that was found.", "--json")] = None,
-    plot_file: Annotated[Path | None, _option(OUTPUT, "SVG or image file of the curve.", "--plot")] = None,
+    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Everything that was found.", "--json")] = None,
+    plot_file: Annotated[Path | None, opt.panel(OUTPUT, "SVG or image file of the curve.", "--plot")] = None,
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
