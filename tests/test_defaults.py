@@ -98,11 +98,17 @@ def test_the_example_of_a_config_is_them() -> None:
     assert f"theta: {defaults.THETA}, beta: {beta}, delta: {defaults.DELTA}" in example
 
 
-def test_readme_says_no_other_numbers() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    examples = re.findall(r"```(?:python|bash)\n(.*?)```", text, re.DOTALL)
-    said = [found for e in examples for found in re.findall(r"(?:--)?(theta|beta|delta|gamma)[ =]([\d.]+)", e)]
-    assert all(float(number) == NUMBERS[name] for name, number in said)
+def test_the_guide_says_them() -> None:
+    """Examples of README and the guide name no other numbers either."""
+    pages = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/start.md")}
+    pages["guide"] = guide = (ROOT / "docs" / "choosing-settings.md").read_text(encoding="utf-8")
+    own = defaults.BETA_BY_MODEL["smollm2-135m"]
+    said = ", ".join(f"{name} {NUMBERS[name]:g}" for name in ("gamma", "delta", "theta", "beta"))
+    assert f"Defaults: {said}; beta {own:g} with evaluators of the demo model" in guide
+    assert f"the default), theta {defaults.THETA:g}, beta {defaults.BETA:g} |" in guide
+    examples = [e for text in pages.values() for e in re.findall(r"```(?:python|bash)\n(.*?)```", text, re.DOTALL)]
+    named = [found for e in examples for found in re.findall(r"(?:--)?(theta|beta|delta|gamma)[ =]([\d.]+)", e)]
+    assert len(examples) > 5 and all(float(number) == NUMBERS[name] for name, number in named)
 
 
 def test_no_number_is_said_twice() -> None:
