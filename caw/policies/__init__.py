@@ -1,4 +1,4 @@
-"""Policies: how strongly each token is marked."""
+"""Policies: how strongly each token is marked, decided from the model's distributions alone."""
 
 from caw.policies.base import Policy, Signals
 from caw.policies.capacity import CapacityPolicy

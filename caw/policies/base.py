@@ -1,4 +1,4 @@
-"""What a policy is: per token, a strength from what the model's distributions say."""
+"""What a policy is: a strength for each token, from what the model's distributions say."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ MAX_STRENGTH = 100.0
 
 @dataclass
 class Signals:
-    """What a policy may look at; B positions.
+    """What a policy may look at, for the next token of B sequences.
 
-    current: record of p_i. logits: float32 [B, V], the plain logits behind it.
-    capacity: float32 [B], present only for policies that ask for the look-ahead.
+    current: record of p_i: the 100 greatest logits with their ids and probabilities.
+    logits: float32 [B, V], the logits it was taken from, before temperature, top-k and top-p.
+    capacity: float32 [B] in (0, 1), the predicted importance of the token; None unless the policy looks ahead.
     """
 
     current: Record
@@ -26,15 +27,21 @@ class Signals:
 
 
 class Policy(ABC):
-    """Decides the strength of each token. `looks_ahead` asks for capacity, which needs the sibling forward first."""
+    """Decides the strength of each token.
+
+    looks_ahead: whether it needs `Signals.capacity`; the candidates then go through the model before the choice.
+
+    Strength 0 leaves the model's own token, 1 is the watermark's full strength (delta logits, top_k racing tokens).
+    A row's strength must depend on that row alone and not on chance: then a batch gives what each prompt alone gives.
+    """
 
     looks_ahead: bool = False
 
     @property
     @abstractmethod
     def max_strength(self) -> float:
-        """The greatest strength this policy ever gives; ladders are built up to it."""
+        """The greatest strength this policy ever gives. Ladders hold no candidates beyond it."""
 
     @abstractmethod
     def strength(self, signals: Signals) -> torch.Tensor:
-        """Strength of each position, float32 [B], >= 0."""
+        """Strength of each token, float32 [B] in [0, max_strength]."""

@@ -2,8 +2,8 @@
 
     strength = beta * max(0, (theta - capacity) / theta)        (paper, appendix "Mechanisms ...", delta' and K')
 
-`capacity` is the paper's C-hat. Its name is inverted: it is the predicted **importance** of the token, so high
-capacity means "protect".
+Paper: arXiv 2506.07403. `capacity` is its C-hat. The name is misleading: it is the predicted **importance** of the
+token, so high capacity means "protect".
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
 
 @dataclass(frozen=True)
 class CapacityPolicy(Policy):
-    """Strength from the evaluator's capacity.
+    """Marks a token the more strongly, the less important the evaluator says it is.
 
     Args:
         evaluator: name of shipped weights, path of a .safetensors file, or an Evaluator.
-        theta: threshold in [0, 1]; tokens with capacity above it stay unmarked, 0 protects everything.
-        beta: strength that a token of no importance gets; None = what suits the evaluator's model (`caw.defaults`).
+        theta: threshold in [0, 1]. Tokens with a capacity above it stay unmarked; 0 protects everything.
+        beta: strength of a token of no importance, in [0, 100]; None = what suits the evaluator's model, see
+            `caw.defaults`.
+
+    Raises TypeError or ValueError naming the argument, and FileNotFoundError for weights that are not there.
     """
 
     evaluator: Evaluator | str | Path

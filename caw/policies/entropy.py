@@ -1,4 +1,4 @@
-"""Mark only uncertain positions: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy" baseline."""
+"""Mark only where the model is unsure: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy" baseline."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from caw.policies.base import MAX_STRENGTH, Policy, Signals
 
 @dataclass(frozen=True)
 class EntropyThreshold(Policy):
-    """Mark at `value` where the entropy of p_i, in nats over the whole vocabulary, is above `nats`; else not at all.
+    """Strength `value` where the entropy of p_i over the whole vocabulary is above `nats`, else 0.
 
-    (The paper's sentence has the comparison the other way round by slip; SWEET, which it cites, is this.)
+    SWEET marks where entropy is high. The CAW paper's sentence says the opposite, which must be a slip: it cites SWEET.
+
+    Args:
+        nats: threshold, in [0, 100] nats. Equal entropy stays unmarked.
+        value: strength in [0, 100].
+
+    Raises TypeError or ValueError naming the argument.
     """
 
     nats: float
@@ -34,6 +40,6 @@ class EntropyThreshold(Policy):
 
 
 def entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats of softmax(logits) [B, V] -> float32 [B]; masked entries (-inf) count as probability 0."""
+    """Entropy in nats of softmax(logits): [B, V] -> float32 [B]. Entries of -inf have probability 0."""
     log_probs = torch.log_softmax(logits.float(), dim=-1)
     return torch.special.entr(log_probs.exp()).sum(dim=-1)

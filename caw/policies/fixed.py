@@ -1,4 +1,4 @@
-"""The plain watermark: every token at the same strength."""
+"""The plain watermark: the same strength for every token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from caw.policies.base import MAX_STRENGTH, Policy, Signals
 
 @dataclass(frozen=True)
 class FixedStrength(Policy):
-    """Mark every token at `value`; 1 is the watermark's own full strength, 0 leaves the text unmarked."""
+    """Strength `value` for every token: 1 is the watermark's own full strength, 0 leaves the text unmarked.
+
+    Args:
+        value: strength in [0, 100].
+
+    Raises TypeError or ValueError naming the argument.
+    """
 
     value: float = STRENGTH
 

@@ -1,4 +1,4 @@
-"""Mark only undecided positions: the gap between the two greatest logits (the paper's logit-delta baseline)."""
+"""Mark only where the two greatest logits are close: the paper's logit-delta baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from caw.policies.base import MAX_STRENGTH, Policy, Signals
 
 @dataclass(frozen=True)
 class LogitDeltaThreshold(Policy):
-    """Mark at `value` where top-1 minus top-2 logit is below `gap`; else not at all."""
+    """Strength `value` where the greatest logit leads the second by less than `gap`, else 0.
+
+    Args:
+        gap: threshold in [0, 1e6], in logits. An equal lead stays unmarked.
+        value: strength in [0, 100].
+
+    Raises TypeError or ValueError naming the argument.
+    """
 
     gap: float
     value: float = STRENGTH

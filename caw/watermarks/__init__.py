@@ -1,4 +1,8 @@
-"""Watermarks: how a mark is put in and how it is read, side by side in one file each."""
+"""Watermarks: their parameters and what strength does, one file each.
+
+`scheme.py` says what the format of a watermark has to answer. `formats/` holds the formats, each with both sides: how
+it marks and how a token is scored.
+"""
 
 from caw.watermarks.base import Position, TokenScores, Watermark
 from caw.watermarks.exp import EXP

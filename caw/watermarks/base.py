@@ -1,7 +1,8 @@
-"""What every watermark is: a key, a ladder of candidates for the next token, and a score for each token of a text.
+"""What every watermark has: a key, a ladder of candidates for the next token, and a score for each token of a text.
 
-A watermark knows nothing of models. Its context is made of generated tokens only (missing ones are -1), so that a
-detector needs the text alone; the formats of other systems read the prompt too, and their detectors skip what needs it.
+A watermark knows nothing about models. Its context holds generated tokens only (-1 where there are none yet), so a
+detector needs nothing but the text. Formats of other systems read the prompt as well; their detectors skip the tokens
+whose context would reach into it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ MISSING = -1
 class Position:
     """What a watermark may look at when it builds the ladder of one position of B sequences.
 
-    record: top-K of the logits the choice is made from (perturbed by the sampling noise when sampling).
-    race_values: float32 [B, K], the unperturbed warped logits of record.ids; record.values when decoding greedily.
-    scores: float32 [B, V], the whole rows behind `record`; read only when the record holds no green token.
-    context: int64 [B, W], the last W tokens, oldest first, -1 where there are none: generated ones, and those of the
-        prompt before them if the watermark reads the prompt.
-    warped: float32 [B, V], `scores` without the sampling noise; None = there is none.
+    record: top K of the logits the choice is made from. When sampling, they include the sampling noise.
+    race_values: float32 [B, K], the logits of record.ids without the noise, after temperature, top-k and top-p.
+        Greedy decoding has no noise: they are record.values.
+    scores: float32 [B, V], the whole rows that `record` was taken from.
+    context: int64 [B, W], the last W tokens, oldest first, -1 where there are none. Generated tokens; if the watermark
+        reads the prompt, its tokens stand before them.
+    warped: float32 [B, V], `scores` without the noise; None = there is none.
     """
 
     record: Record
@@ -45,11 +47,11 @@ class Position:
 class TokenScores:
     """Scores of the n tokens of one text.
 
-    values: float64 [n]; 0/1 for green lists, -log(1 - u) for races. Meaningless where `scored` is false.
-    evidence: int64 [n, E]; tokens with equal rows hold the same evidence, which may count only once.
-    scored: bool [n]; false where the format cannot score the token (foreign formats skip their first ones).
-    keyless: bool [n] or None; true where the score does not depend on the key, so that it is no evidence.
-    compat_evidence: int64 [n, E'] or None; what the other system of the format counts once, None = it counts all.
+    values: float64 [n]; 0 or 1 for green lists, -log(1 - u) in nats for races. No meaning where `scored` is false.
+    evidence: int64 [n, E]; tokens with equal rows are the same evidence, of which only the first counts.
+    scored: bool [n]; false where the format cannot score the token, as other systems cannot score a text's first ones.
+    keyless: bool [n] or None; true where every key gives this score, so that it is evidence of none.
+    compat_evidence: int64 [n, E'] or None; the same as `evidence` for the format's own detector; None = it counts all.
     """
 
     values: torch.Tensor
@@ -61,7 +63,7 @@ class TokenScores:
 
 @dataclass(frozen=True)
 class Native:
-    """What the compiled ops need to know of a watermark in its native format.
+    """What the compiled ops need to know about a watermark in the native format.
 
     scheme: 0 green list of a context (an empty one too), 1 selfhash green list, 2 race by top_k, 3 race by scale.
     key: the 64-bit key of the keyed function. threshold: a word is green iff (word >> 8) < threshold; 0 for races.
@@ -85,7 +87,12 @@ def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Watermark(ABC):
-    """Base of KGW, Unigram and EXP; frozen, and its key never shows in repr."""
+    """Base of all watermarks. Frozen and compared by value; its key never shows in repr.
+
+    What is green and what a token scores depends on key, context and token alone, and is worked out in integers: the
+    same on every device and in every batch, for marking and for scoring. Only the logarithms of races are floats.
+    Ties between tokens go to the smaller id.
+    """
 
     key: int | str | bytes = field(repr=False)
 
@@ -97,77 +104,81 @@ class Watermark(ABC):
         self.validate()
 
     def __getstate__(self) -> dict[str, object]:
-        """All but what was worked out from the parameters, lists of other systems above all."""
+        """All but what was derived from the parameters, such as lists already drawn: those can be large."""
         kept = self.__dict__.items()
         return {name: value for name, value in kept if not isinstance(getattr(type(self), name, None), cached_property)}
 
     @property
     def key_id(self) -> str:
-        """Eight hex digits naming the key in logs."""
+        """Eight hex digits that name the key in logs."""
         return keys.key_id(self.secret)
 
     @property
     def secret(self) -> int:
+        """The key as an integer below 2^64. Never print it."""
         assert isinstance(self.key, int)
         return self.key
 
     @property
     @abstractmethod
     def window(self) -> int:
-        """W: how many generated tokens before a position its context holds."""
+        """W: how many tokens its context holds."""
 
     @property
     @abstractmethod
     def rule(self) -> Rule:
-        """How strength chooses among the candidates; see `ladder`."""
+        """How strength chooses among the candidates: "reweight", "top_k" or "scale", see `select_candidate_ref`."""
 
     @property
     @abstractmethod
     def full(self) -> float:
-        """What strength 1 means: delta, top_k or 1."""
+        """What strength 1 stands for: delta (in logits), top_k (tokens; layers for SynthID) or 1."""
 
     @property
     def max_candidates(self) -> int:
-        """The most candidates strength 1 can reach."""
+        """The most candidates that strength 1 can reach."""
         return 2
 
     @property
     def deduplicates(self) -> bool:
-        """Whether a context that already occurred in the output stays unmarked at generation."""
+        """Whether generation leaves a token unmarked when its context has already occurred in this output."""
         return False
 
     @property
     def native(self) -> Native | None:
-        """Parameters of the compiled ops; None where only PyTorch code knows the format."""
+        """Parameters of the compiled ops; None where only PyTorch code serves the format."""
         return None
 
     @property
     def foreign(self) -> bool:
-        """Whether the format is another system's."""
+        """Whether the format belongs to another system."""
         return False
 
     @property
     def marks_ends(self) -> bool:
-        """Whether the mark decides where a text ends unless asked not to: where texts shall be another system's."""
+        """The default of `generate(mark_eos=None)`: whether the mark may decide where a text ends.
+
+        True where texts have to equal another system's token for token.
+        """
         return self.foreign
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether the prompt's last tokens are the context of the first generated ones."""
+        """Whether the first generated tokens have the prompt's last tokens as context."""
         return False
 
     @property
     def compat_tail(self) -> Literal["exact", "normal"]:
-        """The tail that the format's own detector takes for the p-value, which mode "compat" gives."""
+        """Which tail mode "compat" reports as p-value, because the format's own detector does."""
         return "exact"
 
     @property
     def null_moments(self) -> tuple[float, float]:
-        """Mean and variance of an unmarked token's score: 1 and 1 for races."""
+        """Mean and variance of an unmarked token's score. Here those of a race, Exponential(1)."""
         return 1.0, 1.0
 
     def with_vocabulary(self, vocab_size: int) -> Watermark:
-        """This watermark for a model of `vocab_size` logits; the same object where the format does not ask."""
+        """This watermark for a model of `vocab_size` logits; the same object where the format does not need to know."""
         return self
 
     def check_readable(self) -> None:
@@ -175,16 +186,19 @@ class Watermark(ABC):
         return
 
     def check_ids(self, greatest: int) -> None:
-        """Raise ValueError if a text with this token id cannot be a text of the model that the parameters name."""
+        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the vocabulary given."""
         return
 
     @abstractmethod
     def validate(self) -> None:
-        """Raise ValueError for parameters out of range."""
+        """Raise TypeError or ValueError, naming the argument, for parameters out of range."""
 
     @abstractmethod
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """The candidates that strengths in [0, max_strength] reach at this position."""
+        """The tokens that some strength in [0, max_strength] would choose at this position, and from which one on.
+
+        Candidate 0 is the original token, which strength 0 chooses. Nothing is drawn at random.
+        """
 
     def native_ladder(self, position: Position, max_strength: float) -> Ladder:
         """`ladder` by the op `enumerate_candidates`; candidates, counts and reached needs are equal."""
@@ -200,8 +214,8 @@ class Watermark(ABC):
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         """Score every token of one text (int64 [n]) from the text alone.
 
-        A token's score depends on itself and the `window` ids before it only, so that texts separated by `window`
-        missing ids (-1) may be scored as one stream; the scores of missing ids mean nothing.
+        A token's score depends only on the token and the `window` ids before it. So texts separated by `window` ids of
+        -1 may be scored as one stream; the scores of those ids mean nothing.
         """
 
     def contexts(self, ids: torch.Tensor) -> torch.Tensor:
@@ -210,15 +224,15 @@ class Watermark(ABC):
 
     @property
     def code(self) -> PayloadCode | None:
-        """The code of a watermark with a payload; its texts are read by `payload_scores`."""
+        """The code of the payload, None without one. Texts with a payload are read by `payload_scores`."""
         return None
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
-        """What every token of one text (int64 [n]) says under each symbol of the code."""
+        """Score of every token of one text (int64 [n]) under each symbol of the code."""
         raise NotImplementedError(f"{self.name} carries no payload")
 
     def check_strength(self, max_strength: float) -> None:
-        """Raise ValueError if the ladder cannot serve strengths up to `max_strength`, or has nothing to write."""
+        """Raise ValueError if the ladder cannot serve strengths up to `max_strength`, or the payload is missing."""
         if self.rule == "top_k" and max_strength * self.full > RECORD_SIZE:
             raise ValueError(
                 f"strength * top_k must be at most {RECORD_SIZE}, got {max_strength:g} * {self.full:g}; "

@@ -41,19 +41,19 @@ class EXP(Formatted):
     Args:
         key: int below 2^64, text or bytes.
         top_k: with strength="top_k", how many tokens race at strength 1.
-        strength: "top_k" or "scale".
-        context_width: generated tokens that seed the race.
-        deduplicate: leave a token unmarked when its context already occurred in this output.
-            Only the native format does; MarkLLM marks every token.
+        strength: what strength does: "top_k" changes how many tokens race, "scale" how much the noise counts.
+        context_width: tokens that seed the race.
+        deduplicate: leave a token unmarked when its context has already occurred in this output. Format "markllm"
+            ignores it, because MarkLLM marks every token.
         format: "native", "vllm-dual" or "markllm".
-        vocab_size: number V of a foreign format: that of the model's logits. `generate` fills it in.
-        temperature: of the raced distribution, beyond that of sampling; MarkLLM races at 0.7 in its repository and at 1
-            in its releases on PyPI. Detection does not depend on it.
+        vocab_size: MarkLLM takes products modulo the number of the model's logits. `generate` fills it in.
+        temperature: divides the logits that race, on top of the sampling temperature. MarkLLM races at 0.7 in its
+            repository and at 1 in its releases on PyPI. Detection does not depend on it.
         alpha: share of key B, format "vllm-dual" only.
-        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`; its
-            reader gives the bits alone. Native format only.
+        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`. To
+            read it, give payload_bits alone. Native format only.
 
-    Raises TypeError or ValueError naming the argument.
+    Raises TypeError or ValueError naming the argument, and ImportError for a payload without reedsolo.
     """
 
     top_k: int = TOP_K_EXP
@@ -112,7 +112,7 @@ class EXP(Formatted):
         return self.deduplicate and not self.scheme.marks_repeats
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """All winners of the race as it grows; the race uses the unperturbed warped logits (DESIGN section 3)."""
+        """Every token that wins as strength grows. The race itself leaves the sampling noise out (DESIGN section 3)."""
         record = position.record
         noise = self.scheme.noise(position.context, record.ids)
         start = record.values.double()

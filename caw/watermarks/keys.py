@@ -1,4 +1,4 @@
-"""Keys: what a user gives, what each purpose uses of it, and what logs may show of it."""
+"""Keys: what a user gives, what is derived from it for each purpose, and what logs may show."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def normalize_key(key: int | str | bytes) -> int:
 
 
 def key_id(key: int) -> str:
-    """Eight hex digits that name a key in logs and reports without holding it (they do let a guess be checked)."""
+    """Eight hex digits that name a key in logs and reports. They do not contain it, but let anyone check a guess."""
     return hashlib.sha256(b"caw/key-id" + key.to_bytes(8, "big")).hexdigest()[:8]

@@ -35,21 +35,22 @@ MAX_WIDTH = 16
 
 @dataclass(frozen=True)
 class KGW(FormattedList):
-    """Green lists that change with the tokens before.
+    """Green lists that change with the tokens before: Kirchenbauer et al. 2023, arXiv 2301.10226, Algorithm 2.
 
     Args:
         key: int below 2^64, text or bytes.
         gamma: green share of the vocabulary, in (0, 1).
-        delta: logit bonus of green tokens at strength 1.
-        seeding: "lefthash" or "selfhash"; foreign formats have more, see `formats.rules`.
-        context_width: tokens in the hashed window, the candidate included for selfhash; None = 1 / 4, or the
-            format's own.
+        delta: what strength 1 adds to the logits of green tokens.
+        seeding: "lefthash" or "selfhash". Formats of other systems have more, see `formats.rules`.
+        context_width: tokens that are hashed; selfhash counts the candidate among them. None = 1 for lefthash, 4 for
+            selfhash, or the format's own.
         format: "native", "transformers", "markllm", "lm-watermarking" or "sbw".
-        vocab_size: width of a foreign format's lists: that of the model's logits. `generate` fills it in.
-        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`; its
-            reader gives the bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
+        vocab_size: formats of other systems draw lists over all logits of the model and need their number. `generate`
+            fills it in.
+        payload, payload_bits: a number below 2^payload_bits (at most 2^32) that the text carries, see `payload`. To
+            read it, give payload_bits alone. Native format only, gamma 1/2, 1/4 or 1/16.
 
-    Raises TypeError or ValueError naming the argument.
+    Raises TypeError or ValueError naming the argument, and ImportError for a payload without reedsolo.
     """
 
     seeding: str = "lefthash"

@@ -1,13 +1,13 @@
 """A payload of 1 to 32 bits in a watermark: which of r lists counts depends on a symbol of the message.
 
 Position allocation (Yoo, Ahn and Kwak 2024, "Advancing Beyond Identification: Multi-bit Watermark", arXiv 2308.00221):
-the context of a token says, by the keyed function, which symbol of the code word the token carries. The vocabulary of
-KGW is split into r = 1 / gamma lists of which the symbol picks the green one; EXP races with one of r keys. A reader
-scores all r symbols of every position at once and looks for the message that the whole text supports best.
+the keyed function says, from a token's context, which symbol of the code word the token carries. KGW splits the
+vocabulary into r = 1 / gamma lists, and the symbol picks the green one. EXP races with one of r keys. A reader scores
+every token under all r symbols and looks for the message that the whole text supports best.
 
-The message is protected by a Reed-Solomon code over bytes (package reedsolo): up to 16 bits are one block, more are a
-block of what exceeds 16 and one of 16; a block is its message in ceil(bits / 8) bytes and 2 bytes of parity, each byte
-cut into symbols of log2(r) bits, high ones first. Blocks are small so that a reader can try every message of each.
+A Reed-Solomon code over bytes (package reedsolo) protects the message. Up to 16 bits are one block; more are a block of
+what exceeds 16 and one of 16. A block is its message in ceil(bits / 8) bytes and 2 bytes of parity, each byte cut into
+symbols of log2(r) bits, high ones first. Blocks are that small so that a reader can try every message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_BITS, BLOCK_BITS, PARITY_BYTES = 32, 16, 2
 
 @dataclass(frozen=True)
 class Block:
-    """A code of messages of at most 16 bits in symbols of r values: 2, 4 or 16, which cut a byte into whole parts."""
+    """A code of messages of at most 16 bits in symbols of r values; r is 2, 4 or 16, so that bytes split evenly."""
 
     bits: int
     r: int

@@ -26,10 +26,10 @@ class Scheme(ABC):
 
     window: W, how many tokens before a position its context holds.
     keys: what it uses of the watermark's key; marking and scoring read the key nowhere else. A scheme never shows them.
-    foreign: whether the format is another system's, which writes texts like these and reads them.
-    compat_tail: the tail that the other system's detector takes for the p-value: the exact one or the normal one.
-    native: parameters of the compiled ops; None where only PyTorch code knows the scheme.
-    code: of the payload; None where it carries none.
+    foreign: whether the format belongs to another system, which reads these texts and writes the same.
+    compat_tail: which tail that system's detector reports as p-value.
+    native: parameters of the compiled ops; None where only PyTorch code serves the scheme.
+    code: of the payload; None without one.
     """
 
     foreign: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class Scheme(ABC):
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether the prompt's last tokens are the context of the first generated ones."""
+        """Whether the first generated tokens have the prompt's last tokens as context."""
         return self.foreign and self.window > 0
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ class Scheme(ABC):
         return
 
     def check_ids(self, greatest: int) -> None:
-        """Raise ValueError if a text with this token id cannot be a text of the model that the parameters name."""
+        """Raise ValueError if `greatest`, the greatest token id of a text, is outside the vocabulary given."""
         return
 
     def check_writable(self) -> None:
@@ -74,15 +74,15 @@ class Scheme(ABC):
         """The same in plain PyTorch."""
 
     def payload_scores(self, ids: torch.Tensor) -> PayloadScores:
-        """What every token of one text int64 [n] says under each symbol of the code."""
+        """Score of every token of one text int64 [n] under each symbol of the code."""
         raise NotImplementedError("this format carries no payload")
 
 
 class RaceScheme(Scheme):
     """Numbers for a race among tokens.
 
-    shares: a token's unmarked score is the sum of these multiples of independent Exponential(1) numbers.
-    marks_repeats: whether the system marks a context again that already occurred in the text.
+    shares: an unmarked token's score is the sum of independent Exponential(1) numbers, each times one of these.
+    marks_repeats: whether the system marks a context again that has already occurred in the text.
     """
 
     shares: tuple[float, ...] = (1.0,)
@@ -97,7 +97,7 @@ F = TypeVar("F", bound="Formatted")
 
 
 class Formatted(Watermark):
-    """A watermark that has a format: whatever depends on the format it asks its scheme."""
+    """A watermark with a `format`. Whatever depends on the format, it asks its scheme."""
 
     format: str
     vocab_size: int | None
@@ -105,7 +105,7 @@ class Formatted(Watermark):
     @cached_property
     @abstractmethod
     def scheme(self) -> Scheme:
-        """The scheme of this format and these parameters; ValueError where they do not go together."""
+        """The scheme that format and parameters make; ValueError where they do not go together."""
 
     @property
     def window(self) -> int:

@@ -1,19 +1,19 @@
 """SynthID-Text: tournament sampling (Dathathri et al. 2024, Nature 634, doi 10.1038/s41586-024-08025-4).
 
-Number format of transformers' SynthIDTextWatermarkLogitsProcessor. Each of m layers has a key; g_l(t) is a bit of a
-fixed table, found by a hash of the last ngram_len - 1 generated tokens (0 where there are none), the token and the
-layer's key. A layer turns probabilities p into p (1 + g_l - sum p g_l): the winners of a tournament of two.
+The format is that of transformers' SynthIDTextWatermarkLogitsProcessor. Each of m layers has a key. g_l(t) is a bit of
+a fixed table, found by a hash of the last ngram_len - 1 generated tokens (0 where there are none), the token and the
+layer's key. A layer turns probabilities p into p (1 + g_l - sum p g_l): those of the winner of a tournament of two.
 
 Strength is the number of layers applied: sigma m, rounded. The ladder's candidates are the winners after 0, 1, ..., m
-layers: of the model's distribution perturbed by the sampling noise, or its mode when decoding greedily. As there, a
-context that already occurred in the output is not marked again (theirs remembers 1024 contexts, this all of the text).
+layers: draws with the sampling noise, or the likeliest token when decoding greedily. A context that has already
+occurred in the output is not marked again. transformers does the same but remembers only 1024 contexts.
 
-A text's score is the mean of its g bits, or their weighted mean with weights falling from 10 to 1 over the layers:
-earlier layers carry more of the mark. Unmarked, each bit is one with the share of ones in the table, whatever the text:
-the exact p-value is a (weighted) binomial tail. transformers gives no p-value.
+A text's score is the mean of its g bits, or a weighted mean: weights fall from 10 to 1 over the layers, because earlier
+layers carry more of the mark. On unmarked text each bit is 1 with the share of ones in the table, whatever the text
+says, so the exact p-value is a (weighted) binomial tail. transformers gives no p-value.
 
-That tail takes the layers' bits for independent. Two layers that read the table at one place give equal bits, so such
-keys are refused (`shared_places`), as are tables of so few bits that chance patterns in them show.
+That tail assumes independent layers. Two layers that read the table at the same place give equal bits, so such keys are
+refused (`shared_places`). So are tables so small that chance patterns in them show.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ DOMAIN = b"caw/synthid"
 MULTIPLIER, INCREMENT = 6364136223846793005, 1
 MAX_LAYERS = 64
 LEAST = torch.finfo(torch.float32).min
-# of the table: below, patterns of its bits and repeated places make p-values wrong (measured in the tests); above,
-# transformers refuses it
+# bits of the table: with fewer, chance patterns make p-values wrong (measured in the tests); more, transformers refuses
 MIN_TABLE, MAX_TABLE = 1 << 10, 1 << 24
 
 
@@ -91,12 +90,12 @@ class SynthID(Watermark):
 
     @property
     def secret(self) -> int:
-        """A number that stands for all keys."""
+        """One number for all keys, to derive `key_id` from."""
         return int.from_bytes(hashlib.sha256(repr(self.keys).encode()).digest()[:8], "big")
 
     @property
     def marks_ends(self) -> bool:
-        """transformers' processor does, and its texts are these."""
+        """transformers' processor does, and texts are to equal its."""
         return True
 
     @property
@@ -199,7 +198,7 @@ class SynthID(Watermark):
 
 
 def shared_places(one: int, other: int, size: int) -> float:
-    """The share of n-grams for which two layer keys read a table of `size` bits at one place.
+    """The share of n-grams for which two layer keys read a table of `size` bits at the same place.
 
     A layer reads at ((hash + key) a + 1) mod size, computed as a signed 64-bit number. Two layers' numbers differ by
     d = (other - one) a mod 2^64, or by d - 2^64 where the greater one wraps, which a share d / 2^64 of them does.
@@ -233,7 +232,7 @@ def _require_different(keys: Sequence[int], size: int) -> None:
 
 
 def _derived(secret: int, depth: int, size: int) -> tuple[int, ...]:
-    """`depth` layer keys from one secret; one that would share places with an earlier one is passed over."""
+    """`depth` layer keys from one secret, leaving out any that would share places with an earlier one."""
     found: list[int] = []
     for i in count():
         if len(found) == depth:

@@ -1,8 +1,8 @@
-"""vLLM's dual-key Gumbel watermark: two keys race, each at its own positions.
+"""vLLM's dual-key Gumbel watermark: each position races with one of two keys.
 
-Keys A and B are derived from the user's key (domains "key_a", "key_b"); a share `alpha` of the positions races with B,
-and a token scores (1 - alpha) of A's number and alpha of B's. vLLM draws the share at random; here the context decides
-it under a key of its own, which no reader needs to know.
+Keys A and B are derived from the user's key (domains "key_a", "key_b"). A share `alpha` of the positions races with B.
+A token's score is (1 - alpha) times that under A plus alpha times that under B. vLLM picks the key of a position at
+random. Here the context picks it, under a third key that readers do not need.
 """
 
 from __future__ import annotations

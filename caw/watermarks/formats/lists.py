@@ -1,7 +1,7 @@
 """Green lists that others draw with torch's CPU generator: torch.randperm(V)[:size] after manual_seed(seed).
 
-Only the low 32 bits of a seed count. A list costs about size draws, so lists are kept as sets of bits until they fill
-`LIMIT` bytes: a context seen again, in this text or the next, costs a look-up.
+Only the low 32 bits of a seed matter. Drawing a list takes about `size` draws, so drawn lists are kept as sets of bits,
+up to `LIMIT` bytes: a context that occurs again, in this text or another, costs a look-up.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ WORD = 32
 
 
 def draws_on_device(seeds: torch.Tensor) -> bool:
-    """Whether lists are drawn where the seeds are: on a GPU with the CUDA extension; nothing is kept there."""
+    """Whether lists are drawn on the seeds' own device, a GPU with the CUDA extension. Nothing is kept there."""
     return seeds.is_cuda and ops.has_kernel("permutation_contains", "cuda")
 
 
 class PermutationLists:
-    """Membership in the lists of one (vocab_size, size); mutates only its own store of lists already drawn.
+    """Membership in the lists of one (vocab_size, size). Changes nothing but its own store of drawn lists.
 
     Args:
-        vocab_size: V. size: entries of a list. keep: whether lists are kept (not worth it where each is asked once).
+        vocab_size: V. size: entries of a list. keep: whether to keep lists; not worth it where each is used once.
     """
 
     def __init__(self, vocab_size: int, size: int, keep: bool = True) -> None:
@@ -45,7 +45,7 @@ class PermutationLists:
             return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
         device = seeds.device
         flat, ids = seeds.reshape(-1).cpu(), tokens.reshape(-1).cpu()
-        if not self.capacity:  # following one token through the draws is a third of the work of writing the list down
+        if not self.capacity:  # to follow one token through the draws is a third of the work of drawing the list
             found = ops.permutation_contains(flat, ids, self.vocab_size, self.size)
             return found.reshape(seeds.shape).to(device)
         inside = ids < self.vocab_size

@@ -31,8 +31,8 @@ class NativeScheme(Scheme):
     """What lists and races of the native format share: kernels that score, and the payload.
 
     number: of the compiled ops, None where they do not serve; see `Native`. threshold: of green words, 0 for races.
-    once: whether another system of this format counts the same evidence once as well, or every token.
-    salted: whether the candidate is part of what is hashed with the context.
+    once: whether mode "compat" counts equal evidence once as well, or every token. vLLM does so for races.
+    salted: whether the candidate is hashed together with the context.
     """
 
     number: int | None
@@ -91,7 +91,7 @@ class NativeScheme(Scheme):
 class LeftHash(NativeScheme, GreenScheme):
     """Green lists of the last W tokens.
 
-    domain: of the key that draws the lists. width: W, and the candidate where its seed is sought in the same window.
+    domain: of the key that is derived for the lists. width: W, plus 1 if salted.
     """
 
     number = 0
@@ -128,7 +128,7 @@ class LeftHash(NativeScheme, GreenScheme):
         return (self._lists(self.words(contexts, tokens)) == lists).double()
 
     def _lists(self, words: torch.Tensor) -> torch.Tensor:
-        """Which list of as many numbers as the green one a word falls in."""
+        """Which list words fall in, int64: lists of floor(gamma 2^24) numbers each, 0 the first."""
         return (words >> (32 - prf.UNIFORM_BITS)) // self.threshold
 
 

@@ -6,9 +6,9 @@
     markllm         lefthash (= time), additive, skip, min: KGW; sweet: SWEET and EWD
     sbw             lefthash (= simple_1), simple_4, minhash, skipgram, selfhash: Philox, see `sbw`
 
-Their context is prompt + generated tokens. Where it is too short they mark nothing, and their detectors skip the first
-tokens of a text, which lack it. A scheme that hashes the candidate too ("salted") would need a list for each token of
-the vocabulary; transformers tests only the 40 likeliest tokens, lm-watermarking 41 (its loop ends after index 40).
+Their context is the prompt and the generated tokens. Where it is too short they mark nothing, and their detectors skip
+the first tokens of a text. A rule that also hashes the candidate ("salted") would need a list for every token of the
+vocabulary. transformers tests only the 40 likeliest tokens, lm-watermarking 41 (its loop ends after index 40).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from caw.watermarks.formats import sbw, seeding
 
 @dataclass(frozen=True)
 class SeedRule:
-    """One scheme of one system.
+    """One seeding scheme of one system.
 
-    seeds: see `seeding.Seeds`. width: default context width, the candidate included if salted.
-    salted: the candidate is hashed too. tested: a salted scheme tests this many of the likeliest tokens; 0 = all.
-    keyless: the seed that contexts with token 0 may have under every key, so that its list says nothing about the key;
-    None = there is none. philox: a token's own Philox word decides, not a list.
-    pads: a context may miss tokens, which then count as 0. modulo: keys count modulo the size of the vocabulary.
+    seeds: see `seeding.Seeds`. width: default context width, which counts the candidate if salted.
+    salted: the candidate is hashed too. tested: how many of the likeliest tokens a salted rule tests; 0 = all.
+    keyless: a seed that contexts with token 0 have under every key, so that its list says nothing about the key; None =
+        there is no such seed. philox: a Philox word decides about each token; there is no list.
+    pads: missing tokens of a context count as 0. modulo: keys are taken modulo the size of the vocabulary.
     """
 
     seeds: seeding.Seeds
@@ -78,7 +78,7 @@ FOREIGN: dict[str, dict[str, SeedRule]] = {
 
 
 def find_rule(format_name: str, scheme: str) -> SeedRule:
-    """The rule of a scheme; ValueError naming the known ones."""
+    """The rule of a seeding scheme; ValueError naming the known ones."""
     known = FOREIGN[format_name]
     if not isinstance(scheme, str) or scheme not in known:
         names = ", ".join(known)

@@ -3,12 +3,12 @@
     green iff (word & 0x7fffffff) < int(gamma * 0x7fffffff)
     word = Philox4x32-10(counter (token >> 2, 0, 0, 0), key = low and high 32 bits of the seed)[token & 3]
 
-Its schemes are lm-watermarking's on wrapping int64 with Bob Jenkins' 32-bit integer hash (its "gpu-" names, which the
-vLLM plug-in uses by default; the names without "gpu-" draw torch lists and are lm-watermarking's). Contexts that reach
-before the prompt are filled with token 0. It is read and written here from that description; gamma is 0.5 there.
+Its schemes are lm-watermarking's, in wrapping int64 and with Bob Jenkins' 32-bit integer hash. (These are its "gpu-"
+names, the default of the vLLM plug-in. The names without "gpu-" draw torch lists and equal lm-watermarking's.) Where a
+context reaches beyond the start of the prompt, token 0 fills it. gamma is 0.5 there.
 
-The package's detector compares (word & 0x7fffffff) * 2^-31 in float32 with gamma, its generator the integers: they
-differ for about one word in 2^24, where the generator's rule holds here.
+The package's detector compares (word & 0x7fffffff) * 2^-31 with gamma in float32, its generator compares integers. They
+differ for about one word in 2^24; here the generator's rule decides.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How other systems turn a context into the seed of a list. Every function works on whole batches of integers.
 
-Systems compute partly in Python's unbounded integers and partly in wrapping int64, then call manual_seed(s mod
-(2^64 - 1)) (transformers, lm-watermarking) or manual_seed(s) (MarkLLM); torch's CPU generator reads the low 32 bits.
-Which happens where decides the seed, negative products above all: they win every minimum, and their remainder is one
-less than their two's complement.
+These systems compute partly in Python's unbounded integers and partly in wrapping int64. Then they call
+manual_seed(s mod (2^64 - 1)) (transformers, lm-watermarking) or manual_seed(s) (MarkLLM), and torch's CPU generator
+reads the low 32 bits. Each of these steps has to be repeated exactly. Negative products matter most: they win every
+minimum, and their remainder is one less than their two's complement.
 """
 
 from __future__ import annotations

@@ -1,0 +1,67 @@
+"""Schemes: what a watermark holds for its format and payload, and what of it leaves the process."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from caw.triton_kernels import prf_ref as prf
+
+from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+from caw.watermarks.formats.native import LeftHash
+from caw.watermarks.formats.rules import FOREIGN
+from caw.watermarks.payload import Payload
+
+KEY = 987654321987
+IDS = torch.arange(3, 40)
+WATERMARKS: dict[str, Watermark] = {
+    "lefthash": KGW(key=KEY),
+    "selfhash": KGW(key=KEY, seeding="selfhash"),
+    "unigram": Unigram(key=KEY),
+    "unigram markllm": Unigram(key=KEY, format="markllm", vocab_size=50),
+    "exp": EXP(key=KEY),
+    "exp markllm": EXP(key=KEY, format="markllm", vocab_size=50),
+    "exp vllm-dual": EXP(key=KEY, format="vllm-dual"),
+    "synthid": SynthID(KEY),
+} | {
+    f"{name} {seeding}": KGW(key=KEY, format=name, seeding=seeding, vocab_size=50)
+    for name, seedings in FOREIGN.items()
+    for seeding in seedings
+}
+
+
+@pytest.mark.parametrize("name", WATERMARKS)
+def test_a_used_watermark_is_pickled_without_what_it_derived(name: str) -> None:
+    """Ray sends watermarks to its workers; lists already drawn may take half a gigabyte."""
+    watermark = WATERMARKS[name]
+    before = watermark.score_tokens(IDS)
+    data = pickle.dumps(watermark)
+    assert len(data) < 1500
+    again = pickle.loads(data)
+    assert again == watermark and "scheme" not in again.__dict__ and "table" not in again.__dict__
+    after = again.score_tokens(IDS)
+    assert torch.equal(after.values, before.values) and torch.equal(after.evidence, before.evidence)
+
+
+@pytest.mark.parametrize("name", sorted(set(WATERMARKS) - {"synthid"}))
+def test_a_scheme_shows_no_key(name: str) -> None:
+    scheme = WATERMARKS[name].scheme  # type: ignore[attr-defined]
+    for key in (KEY, *scheme.keys):
+        assert str(key) not in repr(scheme) and hex(key)[2:] not in repr(scheme)
+
+
+@pytest.mark.parametrize("gamma", [2**-24, 0.1, 0.25, 0.4, 0.5, 0.9, 1 - 2**-24])
+def test_without_a_payload_the_green_list_is_the_first_of_the_lists(gamma: float) -> None:
+    scheme = LeftHash(5, b"test", gamma, width=1)
+    context, tokens = torch.arange(-1, 300)[:, None], torch.randint(0, 1 << 20, (301, 50))
+    assert not bool(Payload().symbols(context, ()).any())
+    expected = prf.green(prf.context_words(scheme.keys[0], context, tokens), gamma)
+    assert torch.equal(scheme.green_tokens(context, tokens), expected)
+
+
+def test_formats_of_other_systems_and_payloads_refuse_each_other() -> None:
+    pytest.importorskip("reedsolo", reason="needs reedsolo (pip install reedsolo)")
+    for make in (KGW, EXP):
+        with pytest.raises(ValueError, match="payloads need format 'native', got 'markllm'"):
+            make(key=KEY, format="markllm", payload_bits=4)  # type: ignore[operator]
