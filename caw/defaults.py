@@ -1,6 +1,6 @@
 """The settings that everything uses unless told otherwise: library, command line, YAML, demo, tuning, README.
 
-Chosen on Qwen2.5-Coder-0.5B, KGW, GSM8K, 100 questions under five keys (benchmarks/evaluation/README.md, "Five keys"):
+Chosen on Qwen2.5-Coder-0.5B, KGW, GSM8K, 100 questions under five keys (docs/experiments.md, "Five keys"):
 CAW with THETA and BETA * DELTA = 8 answers .100 right and is found .89 at a false-positive rate of 1 %, where the fixed
 strength DELTA answers .054 and is found .86. It is the only setting of CAW whose gain is beyond chance under several
 keys; theta .5 with BETA * DELTA = 20 gained less (.024, -.01 to .06), BETA * DELTA = 4 is hardly found there (.29).

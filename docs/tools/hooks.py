@@ -17,6 +17,8 @@ from mkdocs.structure.files import File
 from result_tables import RESULTS, report, table
 
 MARKER = re.compile(r"^<!-- (table|report|commands):? ?(.*?) -->$", re.MULTILINE)
+# as the sources link them, so that they are shown there as well
+FIGURE = re.compile(r"\]\((?:\.\./)+benchmarks/results/([^)]+\.svg)\)")
 MAKERS = {"table": table, "report": report, "commands": lambda name: command_line()}
 
 
@@ -37,7 +39,8 @@ def on_page_markdown(markdown: str, page: Any, **rest: Any) -> str:
         except (KeyError, ValueError, OSError) as error:
             raise PluginError(f"{page.file.src_uri}: {found[0]} cannot be made: {error}") from error
 
-    return MARKER.sub(made, markdown)
+    up = "../" * page.file.src_uri.count("/")
+    return FIGURE.sub(rf"]({up}figures/\1)", MARKER.sub(made, markdown))
 
 
 def on_post_build(config: Any) -> None:

@@ -50,7 +50,7 @@ def report(run: str) -> str:
     """report.md of a published run without its title; headings one level down would break nothing, so they stay."""
     text = (RESULTS / f"evaluation_{run}" / "report.md").read_text(encoding="utf-8")
     body = "\n".join(text.splitlines()[REPORT_TITLE_LINES:])
-    return body.replace("](figures/", f"](../figures/evaluation_{run}/figures/")
+    return body.replace("](figures/", f"](../../benchmarks/results/evaluation_{run}/figures/")
 
 
 # ---- runs of `caw evaluate` ------------------------------------------------------------------------------------------
@@ -91,7 +91,11 @@ def summary(run: str, task: str, watermark: str, *policies: str) -> str:
         lines.append((policy, f"{row['accuracy']:.3f}", *found, *gained))
     header = ("policy", "accuracy", "found at 1 %", "found, weighted", "over a fixed strength found as often",
               "the same, weighted")  # fmt: skip
-    said = f"{watermark.upper()}, {rows[policies[0]]['n']} questions of {task}, keys: {rows[policies[0]]['keys']}."
+    first = rows[policies[0]]
+    said = (
+        f"{watermark.upper()}, {first['n']} questions of {task}, keys: {first['keys']}. The test fires on "
+        f"{first['fpr_1e2']:.3f} of the unmarked answers, the weighted one on {first['weighted']['fpr_1e2']:.3f}."
+    )
     return f"{_table(header, lines)}\n\n{said} {_source(f'evaluation_{run}/results.json')}"
 
 
@@ -107,7 +111,12 @@ def null() -> str:
         for how, says in (("once", "once in the corpus"), ("rates", "text by text")):
             spans = [[row[how][i]["rate"] for row in own] for i in range(len(levels))]
             rows.append((name, says, *(f"{_share(min(s))} - {_share(max(s))}" for s in spans)))
-    texts = f"{found['texts']:,} texts, {found['tokens']:,} tokens, the least and the greatest rate of 5 keys."
+    once = [rate for row in found["rows"] for rate in row["once"]]
+    above = sum(rate["low"] > rate["level"] for rate in once)
+    texts = (
+        f"{found['texts']:,} texts, {found['tokens']:,} tokens, the least and the greatest rate of 5 keys. "
+        f"Counted once, {above} of {len(once)} rates lie above their level by more than their 95 % interval."
+    )
     header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
     return f"{_table(header, rows)}\n\n{texts} {_source('detect_null.json')}"
 

@@ -16,6 +16,8 @@ from command_line import commands
 
 import caw
 from caw.cli import app
+from caw.cli.detect_config import read_candidates
+from caw.evaluation.config_file import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -107,6 +109,24 @@ def test_python_compiles(page: Path) -> None:
         for node in ast.walk(ast.parse(code, str(page))):  # and what it takes from `caw` is there
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "caw":
                 assert hasattr(caw, node.attr), f"caw.{node.attr}"
+
+
+CONFIGS = [code for page in PAGES for code in blocks(page, {"yaml"})]
+
+
+@pytest.mark.parametrize("code", CONFIGS, ids=lambda code: code.split(":")[0])
+def test_configs_are_read(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates of `caw detect`; configs of `caw evaluate run`, of which a page may show a part."""
+    monkeypatch.setenv("CAW_KEY", "a key")
+    file = tmp_path / "config.yaml"
+    if "candidates" in (config := yaml.safe_load(code)):
+        file.write_text(code)
+        assert len(read_candidates(file)) == len(config["candidates"])
+        return
+    [whole] = [yaml.safe_load(c) for c in CONFIGS if c.startswith("output:")]
+    assert config.keys() <= whole.keys()
+    file.write_text(yaml.safe_dump({**whole, **config}))
+    assert len(read_config(file).plan()) > 4
 
 
 def nav(entries: Any) -> Iterator[str]:

@@ -63,8 +63,8 @@ def test_unknown_names_are_refused() -> None:
 
 
 def test_reports_find_their_figures() -> None:
-    found = re.findall(r"\]\(\.\./figures/(.*?)\)", report("qwen05"))
-    assert found and all((RESULTS / path).is_file() for path in found)
+    found = re.findall(r"!\[.*?\]\((.*?)\)", report("qwen05"))
+    assert found and all((ROOT / "docs" / "results" / path).is_file() for path in found)
 
 
 def test_commands_of_files_without_one_exist() -> None:
