@@ -106,9 +106,9 @@ def step_cases() -> dict[str, Variants]:
     choice, lengths, active = torch.tensor([1]), torch.tensor([5]), torch.tensor([True])
     rungs = (torch.tensor([[3, 5]]), torch.tensor([[3.0, 2.0]]), torch.tensor([2]), torch.tensor([0.5]), 0, 4.0)
     probs = list(torch.randn(3, 1, 100).softmax(-1).sort(descending=True).values)
-    carried = (torch.tensor([-1]), torch.zeros(1), torch.zeros(1))
+    carried = (torch.tensor([-1]), torch.zeros(1), torch.zeros(1), torch.ones(1))
     step = (probs, weights, *rungs[:3], *carried, 100, 1, 0.7, 1.5, 0, 4.0)
-    context = torch.tensor([[1, 2, 3]])
+    context, key = torch.tensor([[1, 2, 3]]), torch.tensor([1])
     cases: dict[str, Variants] = {
         "evaluate_capacity 300-128-128-1": {
             "compiled": lambda: ops.evaluate_capacity(features, weights),
@@ -130,8 +130,8 @@ def step_cases() -> dict[str, Variants]:
             "reference": lambda: select_candidate_ref(*rungs),
         },
         "sampling_noise V=49152": {
-            "compiled": lambda: ops.sampling_noise(context, 1, 49_152),
-            "reference": lambda: sampling_noise_ref(context, 1, 49_152),
+            "compiled": lambda: ops.sampling_noise(context, key, 49_152),
+            "reference": lambda: sampling_noise_ref(context, key, 49_152),
         },
     }
     scores = torch.randn(1, 49_152) * 3

@@ -162,12 +162,13 @@ def tail_case(batch: int, device: str, smoke: bool, layers: int = 32, heads: int
     ladder = [torch.arange(2 * batch, device=device).view(batch, 2), torch.rand(batch, 2, device=device),
               torch.full((batch,), 2, device=device)]  # fmt: skip
     pending = [torch.full((batch,), -1, device=device), *torch.zeros(2, batch, device=device)]
+    factor = torch.ones(batch, device=device)
     extra = torch.zeros(batch, 3 * classes, device=device)
     store = torch.zeros(layers, 2, batch, heads, size, dim, device=device, dtype=torch.float16)
     scratch = torch.randn(layers, 2, batch, 2, heads, dim, device=device).half()
     lengths = torch.zeros(batch, dtype=torch.int64, device=device)
     active = torch.ones(batch, dtype=torch.bool, device=device)
-    arguments = [probs, weights, *ladder, *pending, 100, 1, 0.8, 1.5, 0, 4.0, extra]
+    arguments = [probs, weights, *ladder, *pending, factor, 100, 1, 0.8, 1.5, 0, 4.0, extra]
 
     def ours(i: int) -> torch.Tensor:
         capacity, _, choice = ops.evaluator_step(*arguments)

@@ -86,7 +86,7 @@ def ladder(scheme: int, width: int, full: float) -> Made:
     scores = torch.randn(3, 2500) * 2
     values, ids, _, _ = topk_softmax_ref(scores, 100)
     context = torch.randint(-1, 2500, (3, width))
-    numbers = [KEY, scheme, RARE, full, 1.0]
+    numbers = [torch.tensor([KEY, ~KEY, 5]), scheme, RARE, full, 1.0]
 
     def reached(op: Any) -> Callable[..., Any]:
         """Candidates, counts and the needs that count; beyond them needs are undefined."""
@@ -117,7 +117,7 @@ def evaluator() -> list[Made]:
 
 def draws() -> list[Made]:
     """What needs the PRF alone."""
-    scores, key = torch.randn(2, 2500), torch.tensor([KEY & 0xFFFFFFFF, KEY >> 32])
+    scores, key = torch.randn(2, 2500), torch.tensor([KEY, ~KEY])
     values, ids, _, _ = topk_softmax_ref(scores, 100)
     context, wanted = torch.randint(-1, 2500, (2, 3)), torch.tensor([True, False])
     found: list[Made] = [
@@ -126,7 +126,7 @@ def draws() -> list[Made]:
     ]  # fmt: skip
     found.append(("race_values", ops.race_values, race_values_ref, [values, ids, values, context, key], "margin/race"))
     context = torch.tensor([[1, 2, 3], [3, 4, 2**40]])
-    found.append(("sampling_noise", ops.sampling_noise, sampling_noise_ref, [context, KEY, 1100], "float32"))
+    found.append(("sampling_noise", ops.sampling_noise, sampling_noise_ref, [context, key, 1100], "float32"))
     return found
 
 

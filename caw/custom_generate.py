@@ -16,6 +16,8 @@ from caw.arguments import check_policy, check_watermark, ended_on_error
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import candidate_slots, make_plan
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowSettings
 from caw.decoding.state import DecodeState
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -103,7 +105,8 @@ def _outputs(
 
     if streamer is not None:
         streamer.put(input_ids.cpu())
-    for sequence in decoder.run(prompts, budgets, on_token):
+    row = RowSettings.of(decoder.plan.settings)
+    for sequence in decoder.run(requests_for(prompts, budgets, [row] * len(prompts)), on_token):
         if sequence.error:
             raise ValueError(f"prompt {sequence.index}: {sequence.error}")
         outputs[sequence.index] = sequence.tokens
@@ -197,7 +200,7 @@ def _settings(
         branching=branching,
         do_sample=bool(config.do_sample),
         seed=seed,
-        slots=max(1, min(candidate_slots(watermark, policy, most), rungs)),
+        slots=max(1, min(candidate_slots(watermark, policy, most, policy.max_strength), rungs)),
         return_trace=False,
         mark_eos=mark_eos,
     )

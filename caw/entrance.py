@@ -17,6 +17,7 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, PromptWarning, accept_prompts
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.stopping import StopStrings
 from caw.io.progress import GenerationProgress
 from caw.models.facts import ModelFacts
@@ -172,7 +173,8 @@ def iter_generate(
             prefill_attention=prefill_attention, compile=compile, backend=backend,
         )  # fmt: skip
         check_streamer(streamer, prompts)
-        accepted = accept_prompts(tokenizer, prompts, ModelFacts.of(model, tokenizer), max_new_tokens, chat=chat)
+        row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)
+        accepted = accept_prompts(tokenizer, prompts, facts, row, chat=chat)
         accepted.tell()
     return stream_results(
         model, tokenizer, accepted, watermark, policy, settings,
@@ -192,18 +194,24 @@ def stream_results(
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
 ) -> Iterator[GenerationResult]:
-    """A result for every prompt that `accept_prompts` was given, refused ones first: check, plan, run."""
+    """A result for every prompt that `accept_prompts` was given, refused ones first: check, plan, run.
+
+    What texts may differ in stands in their requests, not in `settings` (`RowSettings`).
+    """
     with ended_on_error(streamer):
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
         facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache)
-        stops = StopStrings(tokenizer, settings.stop)
-        if not accepted.ids:
+        stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
+        if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
-        batch = min(settings.batch_size or DEFAULT_BATCH, len(accepted.ids))
-        longest = max(len(p) + budget for p, budget in zip(accepted.ids, accepted.budgets, strict=True))
-        plan = make_plan(facts, watermark, policy, settings, batch, longest, kernels=kernels, prompt_cache=prompt_cache)
+        batch = min(settings.batch_size or DEFAULT_BATCH, len(requests))
+        longest = max(len(request.ids) + request.budget for request in requests)
+        plan = make_plan(
+            facts, watermark, policy, settings, batch, longest, kernels=kernels, prompt_cache=prompt_cache,
+            limits=RowLimits.of([request.row for request in requests], facts.ends),
+        )  # fmt: skip
         results = _results(Decoder(model, plan, report), accepted, stops, streamer)
     next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer
     return results
@@ -223,7 +231,7 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
         if streamer is not None:
             streamer.put(torch.tensor(accepted.ids))
         yield from refusals(accepted, with_trace=with_trace)
-        for sequence in decoder.run(accepted.ids, accepted.budgets, on_token):
+        for sequence in decoder.run(accepted.requests, on_token):
             result = GenerationResult.of(sequence, accepted.indices[sequence.index], stops, with_trace=with_trace)
             if result.error:
                 warnings.warn(result.error, PromptWarning, stacklevel=3)

@@ -152,8 +152,8 @@ select_candidate = _register(
 # ---- evaluator_step: records -> capacity -> strength -> chosen candidate, in one launch -----------------------------
 evaluator_step = _register(
     "evaluator_step(Tensor[] probs, Tensor[] weights, Tensor candidates, Tensor needs, Tensor counts, Tensor pending, "
-    "Tensor pending_strength, Tensor pending_capacity, int k, int transform, float theta, float beta, int rule, "
-    "float full, Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
+    "Tensor pending_strength, Tensor pending_capacity, Tensor factor, int k, int transform, float theta, float beta, "
+    "int rule, float full, Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
     functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
     lambda probs, weights, candidates, needs, counts, pending, pending_strength, pending_capacity, *rest, **extra: (
         torch.empty_like(pending_capacity),
@@ -163,7 +163,7 @@ evaluator_step = _register(
     triton="evaluator_step",
 )
 
-# ---- green_argmax, race_values: what green lists and races need of the PRF; key int64 [2], low and high 32 bits ------
+# ---- green_argmax, race_values: what green lists and races need of the PRF; key int64 [B], 64 bits of each row's -----
 green_argmax = _register(
     "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
     "-> (Tensor, Tensor)",
@@ -189,7 +189,7 @@ def _enumerate_candidates_fake(
     race: torch.Tensor,
     scores: torch.Tensor,
     context: torch.Tensor,
-    key: int,
+    key: torch.Tensor,
     scheme: int,
     threshold: int,
     full: float,
@@ -201,16 +201,16 @@ def _enumerate_candidates_fake(
 
 
 enumerate_candidates = _register(
-    "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, int key, int scheme, "
-    "int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
+    "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, Tensor key, "
+    "int scheme, int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
     enumerate_candidates_ref,
     _enumerate_candidates_fake,
     triton="enumerate_candidates",
 )
 
-# ---- sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W]; key as a signed integer ------------------
+# ---- sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W] under keys int64 [B] -----------------------
 sampling_noise = _register(
-    "sampling_noise(Tensor context, int key, int vocab_size) -> Tensor",
+    "sampling_noise(Tensor context, Tensor key, int vocab_size) -> Tensor",
     sampling_noise_ref,
     lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
     triton="sampling_noise",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.io.show import shown
@@ -47,19 +47,25 @@ class Settings:
     backend: str | None = None
 
     def __post_init__(self) -> None:
-        require_int("max_new_tokens", self.max_new_tokens, 1, 1 << 24)
-        require_int("min_new_tokens", self.min_new_tokens, 0, self.max_new_tokens)
-        require_number("temperature", self.temperature, MIN_TEMPERATURE, 1e4, closed=True)
-        require_int("top_k", self.top_k, 0, 1 << 31)
-        require_number("top_p", self.top_p, 0, 1, closed=True)
-        require_int("seed", self.seed, 0, (1 << 64) - 1)
+        check_row(self)
         for name, most in (("slots", MAX_SLOTS), ("batch_size", 1 << 20)):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1, most)
-        for name in ("do_sample", "chat", "return_trace", "compile"):
+        for name in ("chat", "return_trace", "compile"):
             require_bool(name, getattr(self, name))
         if not isinstance(self.mark_eos, bool | None):
             raise TypeError(f"mark_eos must be True, False or None, got {shown(self.mark_eos)}; leave it out")
-        if self.top_p == 0:
-            raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
         require_choice("branching", self.branching, BRANCHINGS, "tree")
+
+
+def check_row(settings: Any) -> None:
+    """Raise TypeError or ValueError for what may differ between the texts of one call: length and sampling."""
+    require_int("max_new_tokens", settings.max_new_tokens, 1, 1 << 24)
+    require_int("min_new_tokens", settings.min_new_tokens, 0, settings.max_new_tokens)
+    require_bool("do_sample", settings.do_sample)
+    require_number("temperature", settings.temperature, MIN_TEMPERATURE, 1e4, closed=True)
+    require_int("top_k", settings.top_k, 0, 1 << 31)
+    require_number("top_p", settings.top_p, 0, 1, closed=True)
+    if settings.top_p == 0:
+        raise ValueError("top_p must be in (0, 1], got 0; use do_sample=False for greedy decoding")
+    require_int("seed", settings.seed, 0, (1 << 64) - 1)

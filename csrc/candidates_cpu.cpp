@@ -16,6 +16,11 @@ void require_vocabulary(int64_t size) {
   require(size >= 1 && size < (int64_t(1) << 31), "vocab_size must be in [1, 2**31), got " + std::to_string(size));
 }
 
+void require_keys(const Tensor& key, int64_t batch) {
+  require_shape("key", key, {batch});
+  require_dtype("key", key, ScalarType::Long, "int64");
+}
+
 int64_t rung_width(int64_t scheme, int64_t size, float full, float max_strength) {
   if (scheme == kRaceTopK) return reachable_ranks(size, full, max_strength);
   return scheme == kRaceScale ? size : 2;
@@ -60,7 +65,7 @@ struct ScoreText {
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, const Tensor& ids, const Tensor& race,
-    const Tensor& scores, const Tensor& context, int64_t key, int64_t scheme, int64_t threshold, double full,
+    const Tensor& scores, const Tensor& context, const Tensor& key, int64_t scheme, int64_t threshold, double full,
     double max_strength) {
   require_scheme(scheme, threshold);
   require(values.dim() == 2 && values.size(1) >= 1, "values must have shape [B, K] with K >= 1, got " + shape_of(values));
@@ -74,9 +79,11 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
   require_dtype("scores", scores, ScalarType::Float, "float32");
   require_dtype("ids", ids, ScalarType::Long, "int64");
   require_dtype("context", context, ScalarType::Long, "int64");
+  require_keys(key, batch);
   const bool selfhash = scheme == kSelfhashGreen;
   require(!selfhash || context.size(1) >= 1, "selfhash needs a context of at least one token, got " + shape_of(context));
   const Tensor value_rows = dense(values), id_rows = dense(ids), race_rows = dense(race), contexts = dense(context);
+  const Tensor keys = dense(key);
   const float whole = float(full), greatest = float(max_strength);
   const int64_t width = rung_width(scheme, size, whole, greatest), window = context.size(1);
   Tensor candidates = make({batch, width}, ScalarType::Long), needs = make({batch, width}, ScalarType::Float);
@@ -84,6 +91,7 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
   const float *v = value_rows.const_data_ptr<float>(), *r = race_rows.const_data_ptr<float>();
   const float* s = scores.const_data_ptr<float>();
   const int64_t *d = id_rows.const_data_ptr<int64_t>(), *c = contexts.const_data_ptr<int64_t>();
+  const int64_t* secret = keys.const_data_ptr<int64_t>();
   const int64_t row_step = scores.stride(0), step = scores.stride(1), vocab_size = scores.size(1);
   int64_t *cand = candidates.mutable_data_ptr<int64_t>(), *count = counts.mutable_data_ptr<int64_t>();
   float* need = needs.mutable_data_ptr<float>();
@@ -92,7 +100,8 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
     for (int64_t b = begin; b < end; ++b) {
       const Row row{v + b * size, d + b * size, r + b * size, size, s + b * row_step, step, vocab_size};
       const Rungs out{cand + b * width, need + b * width, count + b, width};
-      enumerate_row(row, c + b * window, window, 1, uint64_t(key), scheme, threshold, whole, greatest, scratch.data(), out);
+      enumerate_row(
+          row, c + b * window, window, 1, uint64_t(secret[b]), scheme, threshold, whole, greatest, scratch.data(), out);
     }
   });
   return {candidates, needs, counts};
@@ -123,24 +132,26 @@ std::tuple<Tensor, Tensor> score_tokens(
   return {values, seeds};
 }
 
-Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size) {
+Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size) {
   require(context.dim() == 2, "context must have shape [B, W], got " + shape_of(context));
   require_dtype("context", context, ScalarType::Long, "int64");
+  require_keys(key, context.size(0));
   require_vocabulary(vocab_size);
-  const Tensor contexts = dense(context);
+  const Tensor contexts = dense(context), keys = dense(key);
   const int64_t batch = contexts.size(0), width = contexts.size(1);
   Tensor noise = make({batch, vocab_size}, ScalarType::Float);
-  const int64_t* c = contexts.const_data_ptr<int64_t>();
+  const int64_t *c = contexts.const_data_ptr<int64_t>(), *secret = keys.const_data_ptr<int64_t>();
   float* out = noise.mutable_data_ptr<float>();
   constexpr int64_t kPiece = 4096;  // a multiple of 4: words come four a counter
   const int64_t pieces = (vocab_size + kPiece - 1) / kPiece;
   for_each_part(batch * pieces, kPiece * 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / pieces, first = i % pieces * kPiece;
-      const Words state = absorb_context(uint64_t(key), c + b * width, width);
+      const uint64_t own = uint64_t(secret[b]);
+      const Words state = absorb_context(own, c + b * width, width);
       const int64_t last = first + kPiece < vocab_size ? first + kPiece : vocab_size;
-      kernels().gumbel_row(state.w, uint32_t(key) ^ state.w[3], uint32_t(uint64_t(key) >> 32) ^ kTokenDomain, first,
-          last, out + b * vocab_size + first);
+      kernels().gumbel_row(state.w, uint32_t(own) ^ state.w[3], uint32_t(own >> 32) ^ kTokenDomain, first, last,
+          out + b * vocab_size + first);
     }
   });
   return noise;

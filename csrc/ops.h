@@ -33,17 +33,17 @@ Tensor select_candidate(const Tensor& candidates, const Tensor& needs, const Ten
 
 std::tuple<Tensor, Tensor, Tensor> evaluator_step(const std::vector<Tensor>& probs, const std::vector<Tensor>& weights,
     const Tensor& candidates, const Tensor& needs, const Tensor& counts, const Tensor& pending,
-    const Tensor& pending_strength, const Tensor& pending_capacity, int64_t k, int64_t transform, double theta,
-    double beta, int64_t rule, double full, const std::optional<Tensor>& extra);
+    const Tensor& pending_strength, const Tensor& pending_capacity, const Tensor& factor, int64_t k, int64_t transform,
+    double theta, double beta, int64_t rule, double full, const std::optional<Tensor>& extra);
 
 std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, const Tensor& ids, const Tensor& race,
-    const Tensor& scores, const Tensor& context, int64_t key, int64_t scheme, int64_t threshold, double full,
+    const Tensor& scores, const Tensor& context, const Tensor& key, int64_t scheme, int64_t threshold, double full,
     double max_strength);
 
 std::tuple<Tensor, Tensor> score_tokens(
     const Tensor& tokens, int64_t window, int64_t key, int64_t scheme, int64_t threshold);
 
-Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size);
+Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size);
 
 Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);
 

@@ -141,8 +141,8 @@ Tensor select_candidate(const Tensor& candidates, const Tensor& needs, const Ten
 
 std::tuple<Tensor, Tensor, Tensor> evaluator_step(const std::vector<Tensor>& probs, const std::vector<Tensor>& weights,
     const Tensor& candidates, const Tensor& needs, const Tensor& counts, const Tensor& pending,
-    const Tensor& pending_strength, const Tensor& pending_capacity, int64_t k, int64_t transform, double theta,
-    double beta, int64_t rule, double full, const std::optional<Tensor>& extra) {
+    const Tensor& pending_strength, const Tensor& pending_capacity, const Tensor& factor, int64_t k, int64_t transform,
+    double theta, double beta, int64_t rule, double full, const std::optional<Tensor>& extra) {
   const Ladders ladders(candidates, needs, counts, rule, full);
   const int64_t batch = ladders.batch, positions = int64_t(probs.size());
   require(positions >= 1, "probs must hold one tensor a window position, got none");
@@ -170,7 +170,10 @@ std::tuple<Tensor, Tensor, Tensor> evaluator_step(const std::vector<Tensor>& pro
   require_dtype("pending", pending, ScalarType::Long, "int64");
   require_dtype("pending_strength", pending_strength, ScalarType::Float, "float32");
   require_dtype("pending_capacity", pending_capacity, ScalarType::Float, "float32");
+  require_shape("factor", factor, {batch});
+  require_dtype("factor", factor, ScalarType::Float, "float32");
   const Tensor waits = dense(pending), strengths = dense(pending_strength), capacities = dense(pending_capacity);
+  const Tensor factors = dense(factor);
   Tensor capacity = make({batch}, ScalarType::Float), strength = make({batch}, ScalarType::Float);
   Tensor choice = make({batch}, ScalarType::Long);
   const int64_t* waiting = waits.const_data_ptr<int64_t>();
@@ -189,7 +192,7 @@ std::tuple<Tensor, Tensor, Tensor> evaluator_step(const std::vector<Tensor>& pro
         }
         if (added > 0) std::copy_n(more->const_data_ptr<float>() + b * added, added, features.begin() + known);
         c[b] = network.capacity(features.data(), x.data(), a.data(), h.data());
-        s[b] = strength_of(c[b], float(theta), float(beta));
+        s[b] = strength_of(c[b], float(theta), float(beta)) * factors.const_data_ptr<float>()[b];
       }
       chosen[b] = ladders.choose(b, s[b]);
     }

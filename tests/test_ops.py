@@ -15,6 +15,7 @@ from caw.testing import assert_close
 B, C, H, HK, D, S, K, V = 3, 2, 4, 2, 5, 7, 11, 37
 CONTEXT = torch.tensor([[1, 2], [-1, 5], [-1, -1]])
 KEY = 42
+KEYS = torch.tensor([KEY, -1, 2**40])
 
 
 def attention_inputs() -> list[Any]:
@@ -80,20 +81,20 @@ def ladder_inputs() -> list[torch.Tensor]:
 
 def evaluator_step_inputs() -> list[Any]:
     probs = [torch.rand(B, K) for _ in range(3)]
-    pending = [torch.tensor([-1, 2, -1]), torch.rand(B), torch.rand(B)]
+    pending = [torch.tensor([-1, 2, -1]), torch.rand(B), torch.rand(B), torch.rand(B)]
     return [probs, weights(3 * 9), *ladder_inputs(), *pending, 9, 1, 0.6, 1.5, 1, 10.0]
 
 
 def race_inputs() -> list[Any]:
     values, ids, _, _ = record_inputs()
     values[1, -2:] = -torch.inf
-    return [values, ids, values + 0.1, CONTEXT, torch.tensor([KEY, 0])]
+    return [values, ids, values + 0.1, CONTEXT, KEYS]
 
 
 def enumerate_inputs(scheme: int, full: float, strength: float) -> list[Any]:
     scores = torch.randn(B, V)
     values, ids, _, _ = ops.topk_softmax(scores, K)
-    return [values, ids, values, scores, CONTEXT, KEY, scheme, prf.green_threshold(0.25), full, strength]
+    return [values, ids, values, scores, CONTEXT, KEYS, scheme, prf.green_threshold(0.25), full, strength]
 
 
 SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
@@ -121,7 +122,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         [x if i != 1 else weights(3 * 9 + 4) for i, x in enumerate(evaluator_step_inputs())] + [torch.rand(B, 4)],
     ],
     "green_argmax": lambda: [
-        [torch.randn(B, V), CONTEXT, torch.tensor([KEY, 0]), prf.green_threshold(0.25), selfhash, wanted]
+        [torch.randn(B, V), CONTEXT, KEYS, prf.green_threshold(0.25), selfhash, wanted]
         for selfhash in (False, True)
         for wanted in (None, torch.tensor([True, False, True]))
     ],
@@ -131,7 +132,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         enumerate_inputs(3, 1.0, 1.3),
     ],
     "score_tokens": lambda: [[torch.arange(9), 2, KEY, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)],
-    "sampling_noise": lambda: [[CONTEXT, KEY, V]],
+    "sampling_noise": lambda: [[CONTEXT, KEYS, V]],
     "permutation_head": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_contains": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 36, -1]), V, 9]],

@@ -79,11 +79,12 @@ def evaluator(
                                    (1, hidden), (1,))]  # fmt: skip
     ladder = [empty(batch, rungs, dtype=I64), empty(batch, rungs), empty(batch, dtype=I64)]
     pending = [empty(batch, dtype=I64), empty(batch), empty(batch)]
+    factor = empty(batch)
 
     def call() -> None:
         probs = [empty(batch, 100) for _ in range(positions)]
         more = empty(batch, extra) if extra else None
-        evaluator_step(probs, weights, *ladder, *pending, 100, transform, 0.5, 1.0, rule, 4.0, more)
+        evaluator_step(probs, weights, *ladder, *pending, factor, 100, transform, 0.5, 1.0, rule, 4.0, more)
         evaluate_capacity(empty(batch, inputs), weights)
         select_candidate(*ladder, empty(batch), rule, 4.0)
 
@@ -102,7 +103,7 @@ def commit(layers: int, batch: int, heads: int, dim: int, dtype: torch.dtype, po
 
 
 def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
-    context, key = empty(2, width, dtype=I64), empty(2, dtype=I64)
+    context, key = empty(2, width, dtype=I64), empty(2, dtype=I64)  # a key for each row
 
     def call() -> None:
         green_argmax(empty(2, vocab_size), context, key, 1 << 22, selfhash, empty(2, dtype=torch.bool))
@@ -113,7 +114,7 @@ def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
 
 def ladder(scheme: int, width: int, k: int = 100) -> Configuration:
     record = [empty(2, k), empty(2, k, dtype=I64), empty(2, k), empty(2, 128256), empty(2, width, dtype=I64)]
-    key = 0x0123456789ABCDEF
+    key = empty(2, dtype=I64)
 
     def call() -> None:
         enumerate_candidates(*record, key, scheme, 1 << 22, 10.0, 1.0)

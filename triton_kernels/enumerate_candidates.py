@@ -5,7 +5,7 @@ record holds no green token while one beyond it could be reached are scanned by 
 one load; a last kernel puts the rungs together. Races: one program a row makes the race values in float64 and keeps
 either the records of a running argmax (top_k) or the upper envelope of the lines start + strength * slope (scale).
 
-The key travels as two scalar arguments: nothing is copied from the host, so a graph can capture the launches.
+Each row's key lies in device memory: a graph that captures the launches captures no key.
 Fused multiply-add is off, because fl32(l + fl32(strength * delta)) must round twice.
 """
 
@@ -15,26 +15,25 @@ import triton.language as tl
 from caw.triton_kernels.enumerate_candidates_ref import RACE_SCALE, RACE_TOP_K, SELFHASH, rungs
 from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.launching import FLOATS, check, check_tensor, launch
-from caw.triton_kernels.prf import LIST_BITS, MAX_CONTEXT, absorb_context, absorb_pair, gumbel, token_word
+from caw.triton_kernels.prf import LIST_BITS, absorb_context, absorb_pair, check_prf, gumbel, key_words, token_word
 
 MAX_K = 128
-WORD = 0xFFFFFFFF
 INFINITY_32 = tl.constexpr(float("inf"))
 
 
-@triton.jit(do_not_specialize=["lo", "hi"])
+@triton.jit
 def _green_kernel(
-    values_ptr, ids_ptr, context_ptr, token_ptr, logit_ptr, wanted_ptr, key_ptr,
-    stride_vb, stride_ib, stride_cb, lo, hi, threshold, full, max_strength, K,
+    values_ptr, ids_ptr, context_ptr, key_ptr, token_ptr, logit_ptr, wanted_ptr,
+    stride_vb, stride_ib, stride_cb, threshold, full, max_strength, K,
     W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The first green token of a row's record, or that the vocabulary must be scanned; the key for that scan."""
+    """The first green token of a row's record, or that the vocabulary must be scanned."""
     i_b = tl.program_id(0).to(tl.int64)
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
     b_id = tl.load(ids_ptr + i_b * stride_ib + o_k, mask=m_k, other=0)  # [BLOCK_K]
     b_value = tl.load(values_ptr + i_b * stride_vb + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
-    low, high = lo.to(tl.uint32), hi.to(tl.uint32)
+    low, high = key_words(key_ptr + i_b)
     p_context = context_ptr + i_b * stride_cb
     token = b_id.to(tl.uint32)
     if SELFHASH_LIST:
@@ -59,9 +58,6 @@ def _green_kernel(
     best = tl.max(tl.where(o_k == 0, b_value, float("-inf")), 0)
     beyond = (last > float("-inf")) & (last + max_strength * full >= best)
     tl.store(wanted_ptr + i_b, (found == 0) & beyond)
-    if i_b == 0:
-        tl.store(key_ptr, low.to(tl.int64))
-        tl.store(key_ptr + 1, high.to(tl.int64))
 
 
 @triton.jit
@@ -152,17 +148,17 @@ def _envelope(candidates_ptr, needs_ptr, b_id, start, slope, o_k, max_strength, 
     return count
 
 
-@triton.jit(do_not_specialize=["lo", "hi"])
+@triton.jit
 def _race_kernel(
-    values_ptr, ids_ptr, race_ptr, context_ptr, candidates_ptr, needs_ptr, counts_ptr,
-    stride_vb, stride_ib, stride_rb, stride_cb, lo, hi, max_strength, K, M,
+    values_ptr, ids_ptr, race_ptr, context_ptr, key_ptr, candidates_ptr, needs_ptr, counts_ptr,
+    stride_vb, stride_ib, stride_rb, stride_cb, max_strength, K, M,
     W: tl.constexpr, SCALE: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The race of one row."""
     i_b = tl.program_id(0).to(tl.int64)
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
-    low, high = lo.to(tl.uint32), hi.to(tl.uint32)
+    low, high = key_words(key_ptr + i_b)
     s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, low, high, W)
     b_id = tl.load(ids_ptr + i_b * stride_ib + o_k, mask=m_k, other=0)  # [BLOCK_K]
     b_value = tl.load(values_ptr + i_b * stride_vb + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
@@ -192,20 +188,19 @@ def _race_kernel(
     tl.store(counts_ptr + i_b, count.to(tl.int64))
 
 
-def _check(values, ids, race, scores, context, scheme: int, threshold: int) -> None:
+def _check(values, ids, race, scores, context, key, scheme: int, threshold: int) -> None:
     check_tensor("values", values, (torch.float32,), (None, None))
     batch, k = values.shape
     check(1 <= k <= MAX_K, f"values must have 1 to {MAX_K} columns", k, "shorten the record")
     check_tensor("ids", ids, (torch.int64,), (batch, k), values)
     check_tensor("race", race, (torch.float32,), (batch, k), values)
     check_tensor("scores", scores, FLOATS, (batch, None), values)
-    check_tensor("context", context, (torch.int64,), (batch, None), values)
+    check_prf(key, context, batch, values)
     width = context.shape[1]
-    check(width <= MAX_CONTEXT, f"context must have at most {MAX_CONTEXT} tokens", width, "shorten it")
     check(0 <= scheme <= RACE_SCALE, f"scheme must be in [0, {RACE_SCALE}]", scheme, "use Watermark.native")
     check(scheme != SELFHASH or width >= 1, "context must hold at least 1 token for selfhash", width, "pass the window")
     check(0 <= threshold <= 1 << LIST_BITS, f"threshold must be in [0, 2**{LIST_BITS}]", threshold, "use gamma * 2**24")
-    for name, tensor in (("values", values), ("ids", ids), ("race", race), ("context", context)):
+    for name, tensor in (("values", values), ("ids", ids), ("race", race)):
         rows = tensor.shape[1] <= 1 or tensor.stride(1) == 1
         check(rows, f"{name} must have contiguous rows", f"stride {tensor.stride()}", "call .contiguous()")
 
@@ -216,7 +211,7 @@ def enumerate_candidates(
     race: torch.Tensor,
     scores: torch.Tensor,
     context: torch.Tensor,
-    key: int,
+    key: torch.Tensor,
     scheme: int,
     threshold: int,
     full: float,
@@ -227,7 +222,7 @@ def enumerate_candidates(
     Candidates, counts and the needs of reached rungs equal the reference's bit for bit, race values within the row
     `margin/race` apart. Deterministic. Raises TypeError or ValueError naming the argument, before any launch.
     """
-    _check(values, ids, race, scores, context, scheme, threshold)
+    _check(values, ids, race, scores, context, key, scheme, threshold)
     batch, k = values.shape
     width = rungs(k, scheme, full, max_strength)
     candidates = ids.new_empty((batch, width))
@@ -236,7 +231,7 @@ def enumerate_candidates(
     strides = {"stride_vb": values.stride(0), "stride_ib": ids.stride(0)}
     record = {"values_ptr": values, "ids_ptr": ids}
     shape = {"K": k, "W": context.shape[1], "BLOCK_K": triton.next_power_of_2(k)}
-    secret = {"lo": key & WORD, "hi": (key >> 32) & WORD, "context_ptr": context, "stride_cb": context.stride(0)}
+    secret = {"key_ptr": key, "context_ptr": context, "stride_cb": context.stride(0)}
     if scheme in (RACE_TOP_K, RACE_SCALE):
         arguments = {**record, **out, **strides, **secret, **shape, "race_ptr": race, "stride_rb": race.stride(0),
                      "max_strength": max_strength, "M": width, "SCALE": scheme == RACE_SCALE}  # fmt: skip
@@ -245,11 +240,10 @@ def enumerate_candidates(
     strengths = {"full": full, "max_strength": max_strength}
     found = {"token_ptr": ids.new_empty((batch,)), "logit_ptr": values.new_empty((batch,)),
              "wanted_ptr": ids.new_empty((batch,), dtype=torch.bool)}  # fmt: skip
-    key_words = ids.new_empty((2,))
-    arguments = {**record, **found, **strides, **secret, **shape, **strengths, "key_ptr": key_words,
+    arguments = {**record, **found, **strides, **secret, **shape, **strengths,
                  "threshold": threshold, "SELFHASH_LIST": scheme == SELFHASH}  # fmt: skip
     launch(_green_kernel, (batch,), arguments, num_warps=4, enable_fp_fusion=False)
-    scanned = green_argmax(scores, context, key_words, threshold, scheme == SELFHASH, found["wanted_ptr"])
+    scanned = green_argmax(scores, context, key, threshold, scheme == SELFHASH, found["wanted_ptr"])
     arguments = {**record, **found, **out, **strides, **strengths, "scanned_ptr": scanned[0],
                  "scanned_logit_ptr": scanned[1]}  # fmt: skip
     launch(_reweight_kernel, (batch,), arguments, num_warps=1, enable_fp_fusion=False)

@@ -14,7 +14,6 @@ from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 
 GREEN, SELFHASH, RACE_TOP_K, RACE_SCALE = range(4)  # schemes; see caw.watermarks.base.Native
-WORD = 0xFFFFFFFF
 
 
 def enumerate_candidates_ref(
@@ -23,7 +22,7 @@ def enumerate_candidates_ref(
     race: torch.Tensor,
     scores: torch.Tensor,
     context: torch.Tensor,
-    key: int,
+    key: torch.Tensor,
     scheme: int,
     threshold: int,
     full: float,
@@ -35,15 +34,14 @@ def enumerate_candidates_ref(
         values: float32 [B, K], ids: int64 [B, K]: record of the logits the choice is made from; -inf and -1 = padding.
         race: float32 [B, K], the unperturbed logits of ids; only races read them.
         scores: float32 [B, V], the rows behind the record; read where it holds no green token and one beyond counts.
-        context: int64 [B, W]. key: the 64 bits of the list's key as a signed integer.
+        context: int64 [B, W]. key: int64 [B], the 64 bits of each row's key.
         scheme: 0 green list of a context, 1 selfhash green list, 2 race by top_k, 3 race by scale.
         threshold: a word is green iff (word >> 8) < threshold. full: delta, top_k or 1. max_strength: as in `ladder`.
 
     M is 2 for green lists, the ranks that max_strength * full reaches for races by top_k, and K for races by scale.
     """
-    key_words = torch.tensor([key & WORD, (key >> 32) & WORD], device=values.device)
     if scheme in (RACE_TOP_K, RACE_SCALE):
-        found = race_values_ref(values, ids, race, context, key_words)
+        found = race_values_ref(values, ids, race, context, key)
         if scheme == RACE_TOP_K:
             rungs = ladders.race_ladder_top_k(ids, found, int(full), max_strength)
         else:
@@ -57,7 +55,7 @@ def enumerate_candidates_ref(
     limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
     beyond = (values[:, -1] > -torch.inf) & (values[:, -1] + limit * full >= values[:, 0])
     wanted = (token < 0) & beyond
-    scanned, scanned_logit = green_argmax_ref(scores, context, key_words, threshold, scheme == SELFHASH, wanted)
+    scanned, scanned_logit = green_argmax_ref(scores, context, key, threshold, scheme == SELFHASH, wanted)
     token, logit = torch.where(wanted, scanned, token), torch.where(wanted, scanned_logit, logit)
     rungs = ladders.reweight_ladder(ids[:, 0], values[:, 0], token, logit, full, max_strength)
     return rungs.candidates, rungs.needs, rungs.counts
@@ -73,10 +71,10 @@ def rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
 
 
 def _green_of_record(
-    values: torch.Tensor, ids: torch.Tensor, context: torch.Tensor, key: int, threshold: int, selfhash: bool
+    values: torch.Tensor, ids: torch.Tensor, context: torch.Tensor, key: torch.Tensor, threshold: int, selfhash: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The first green token of each record and its logit; -1 and -inf where there is none."""
-    secret = key & ((1 << 64) - 1)
+    secret = key[:, None]
     if selfhash:
         pairs = [prf.context_words(secret, column[:, None], ids) for column in context.unbind(1)]
         words = prf.token_word(secret, prf.absorb_context(secret, [torch.stack(pairs).amin(dim=0), ids]), ids)

@@ -1,7 +1,7 @@
 """The evaluator and everything after it in one launch: records -> capacity -> strength -> chosen candidate.
 
     capacity = sigmoid(W3 relu(W2 relu(W1 (x - mean) / scale + b1) + b2) + b3)          (paper, equation 1)
-    strength = beta max(0, (theta - capacity) / theta)                                  (paper, delta' and K')
+    strength = factor beta max(0, (theta - capacity) / theta)                           (paper, delta' and K')
     choice   = the rung of the ladder that the strength reaches                         (select_candidate_ref)
 
 One program a sequence, everything in float32. Fused multiply-add is off: the reweighting rule compares
@@ -81,7 +81,7 @@ def _layer1(hidden, probs_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, START: tl
 @triton.jit
 def _evaluator_kernel(
     x0_ptr, x1_ptr, x2_ptr, x3_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
-    candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr,
+    candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr, factor_ptr,
     capacity_ptr, strength_ptr, choice_ptr,
     extra_ptr, stride_x0, stride_x1, stride_x2, stride_x3, stride_extra, H, F, M, theta, beta, full,
     K: tl.constexpr, EXTRA: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, RULE: tl.constexpr,
@@ -121,7 +121,7 @@ def _evaluator_kernel(
         clamped = tl.minimum(clamped, HIGH, propagate_nan=tl.PropagateNan.ALL)
         safe = tl.where(theta > 0, theta, 1.0)
         strength = beta * _at_least(tl.div_rn(theta - clamped, safe), 0.0)
-        strength = tl.where(theta > 0, strength, 0.0)
+        strength = tl.where(theta > 0, strength, 0.0) * tl.load(factor_ptr + i_b)
         waiting = tl.load(pending_ptr + i_b) >= 0
         strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)
         capacity = tl.where(waiting, tl.load(pending_capacity_ptr + i_b), capacity)
@@ -171,7 +171,7 @@ def _check_ladder(candidates, needs, counts, batch: int, rule: int, like: torch.
 
 
 def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra=None) -> None:
-    """Start the kernel; `ladder` is candidates, needs, counts and the three pending tensors, or empty."""
+    """Start the kernel; `ladder` is candidates, needs, counts, the three pending tensors and the factor, or empty."""
     columns = 0 if extra is None else extra.shape[1]
     extra = probs[0] if extra is None else extra
     batch, hidden = probs[0].shape[0], weights[2].shape[0]
@@ -180,8 +180,8 @@ def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta
     tile = 16384 if block_h <= 128 else 8192
     rungs = ladder[0].shape[1] if ladder else 1
     names = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "b3", "candidates", "needs", "counts", "pending",
-             "pending_strength", "pending_capacity", "capacity", "strength", "choice")  # fmt: skip
-    tensors = [*weights, *(ladder or [outputs[0]] * 6), *(outputs if ladder else [outputs[0]] * 3)]
+             "pending_strength", "pending_capacity", "factor", "capacity", "strength", "choice")  # fmt: skip
+    tensors = [*weights, *(ladder or [outputs[0]] * 7), *(outputs if ladder else [outputs[0]] * 3)]
     windows = [probs[min(i, len(probs) - 1)] for i in range(MAX_POSITIONS)]
     launch(
         _evaluator_kernel,
@@ -210,6 +210,7 @@ def evaluator_step(
     pending: torch.Tensor,
     pending_strength: torch.Tensor,
     pending_capacity: torch.Tensor,
+    factor: torch.Tensor,
     k: int,
     transform: int,
     theta: float,
@@ -250,10 +251,13 @@ def evaluator_step(
     check_tensor("pending", pending, (torch.int64,), (batch,), probs[0])
     check_tensor("pending_strength", pending_strength, (torch.float32,), (batch,), probs[0])
     check_tensor("pending_capacity", pending_capacity, (torch.float32,), (batch,), probs[0])
-    _check_contiguous(pending=pending, pending_strength=pending_strength, pending_capacity=pending_capacity)
+    check_tensor("factor", factor, (torch.float32,), (batch,), probs[0])
+    _check_contiguous(
+        pending=pending, pending_strength=pending_strength, pending_capacity=pending_capacity, factor=factor
+    )
     capacity = pending_capacity.new_empty((batch,))
     outputs = [capacity, torch.empty_like(capacity), torch.empty_like(counts)]
-    ladder = [candidates, needs, counts, pending, pending_strength, pending_capacity]
+    ladder = [candidates, needs, counts, pending, pending_strength, pending_capacity, factor]
     _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra)
     return outputs[0], outputs[1], outputs[2]
 

@@ -1,7 +1,7 @@
 """References of `evaluator_step` and of its parts: records -> features -> capacity -> strength -> chosen candidate.
 
 capacity = sigmoid(W3 relu(W2 relu(W1 (x - mean) / scale + b1) + b2) + b3)          (paper, equation 1)
-strength = beta max(0, (theta - capacity) / theta)                                  (paper, delta' and K')
+strength = factor beta max(0, (theta - capacity) / theta)                           (paper, delta' and K')
 choice   = how many rungs of the ladder beyond the first the strength reaches
     reweight  candidate 1 iff fl32(l_1 + fl32(strength * delta)) > l_0, or equal and its id is smaller
     top_k     candidate j iff 2 * strength * top_k > 2 * rank_j - 1
@@ -93,6 +93,7 @@ def evaluator_step_ref(
     pending: torch.Tensor,
     pending_strength: torch.Tensor,
     pending_capacity: torch.Tensor,
+    factor: torch.Tensor,
     k: int,
     transform: int,
     theta: float,
@@ -111,12 +112,13 @@ def evaluator_step_ref(
         weights: as in `evaluate_capacity_ref`; F = len(probs) * k + X.
         candidates, needs, counts, rule, full: the ladder, as in `select_candidate_ref`.
         pending: int64 [B]; where >= 0, the capacity and strength carried over are used instead of new ones.
+        factor: float32 [B], each row's strength is multiplied by it.
         extra: float32 [B, X], inputs behind the values of all positions, used as they are.
         evaluate, select: implementations of `evaluate_capacity` and `select_candidate`.
     """
     waiting = pending >= 0
     features = features_ref(probs, k, transform)
     capacity = evaluate(features if extra is None else torch.cat([features, extra], dim=1), weights)
-    strength = torch.where(waiting, pending_strength, strength_ref(capacity, theta, beta))
+    strength = torch.where(waiting, pending_strength, strength_ref(capacity, theta, beta) * factor)
     capacity = torch.where(waiting, pending_capacity, capacity)
     return capacity, strength, select(candidates, needs, counts, strength, rule, full)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.launching import FLOATS, cdiv, check, check_tensor, launch
-from caw.triton_kernels.prf import LIST_BITS, absorb_context, absorb_pair, check_prf, quad_words, token_word
+from caw.triton_kernels.prf import LIST_BITS, absorb_context, absorb_pair, check_prf, key_words, quad_words, token_word
 from caw.triton_kernels.topk_softmax import ordered_key
 
 BLOCK_QUADS = 512  # 2048 tokens a program
@@ -47,8 +47,7 @@ def _scan_kernel(
     if HAS_WANTED:
         wanted = tl.load(wanted_ptr + i_b) != 0
     if wanted:
-        lo = tl.load(key_ptr).to(tl.uint32)
-        hi = tl.load(key_ptr + 1).to(tl.uint32)
+        lo, hi = key_words(key_ptr + i_b)
         p_context = context_ptr + i_b * stride_cb
         p_score = scores_ptr + i_b * stride_b
         o_q = i_q * BLOCK_Q + tl.arange(0, BLOCK_Q)

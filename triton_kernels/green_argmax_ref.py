@@ -18,14 +18,14 @@ def green_argmax_ref(
 
     Args:
         scores: float32, bfloat16 or float16 [B, V], no NaN. context: int64 [B, W] (Unigram: W = 0).
-        key: int64 [2], low and high 32 bits of the list's key. threshold: floor(gamma 2^24).
+        key: int64 [B], the 64 bits of each row's list key. threshold: floor(gamma 2^24).
         selfhash: whether the word is KGW's anchored minimum (W >= 1), else PRF(key, context, t).
         wanted: bool [B], rows to scan, all if None; the others give (-1, -inf).
 
     Returns:
         token int64 [B], ties to the smaller id, -1 if no green token has a score above -inf; its score float32 [B].
     """
-    secret, vocab_size = int(key[0]) | int(key[1]) << 32, scores.shape[1]
+    secret, vocab_size = key[:, None], scores.shape[1]
     if selfhash:
         per_token = [prf.vocabulary_words(secret, column[:, None], vocab_size) for column in context.unbind(1)]
         seeds = torch.stack(per_token).amin(dim=0)

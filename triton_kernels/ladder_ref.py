@@ -36,6 +36,12 @@ class Ladder:
             self.candidates, self.needs, self.counts, strength, RULES.index(self.rule), self.full
         )
 
+    def first(self, counts: torch.Tensor) -> Ladder:
+        """The same ladder with the first counts[b] candidates (int64 [B], at most those there are)."""
+        beyond = torch.arange(self.candidates.shape[1], device=counts.device)[None] >= counts[:, None]
+        candidates = torch.where(beyond, self.candidates[:, :1], self.candidates)
+        return Ladder(candidates, self.needs, counts, self.rule, self.full)
+
     def only_original(self, rows: torch.Tensor) -> Ladder:
         """The same ladder with just candidate 0 where `rows` (bool [B]) is true."""
         counts = torch.where(rows, torch.ones_like(self.counts), self.counts)

@@ -36,6 +36,13 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
 
 
 @triton.jit
+def key_words(key_ptr):
+    """Low and high 32 bits of the key there."""
+    key = tl.load(key_ptr)
+    return key.to(tl.uint32), (key >> 32).to(tl.uint32)
+
+
+@triton.jit
 def absorb_context(context_ptr, lo, hi, W: tl.constexpr):
     """The state (four scalars) after W int64 tokens in a row of memory, oldest first."""
     s0 = tl.full((), 0x574D4358, tl.uint32)
@@ -86,17 +93,12 @@ def gumbel(word):
     return -tl.log(-tl.log(uniform(word)))
 
 
-def key_tensor(key: int, device: torch.device) -> torch.Tensor:
-    """A key below 2^64 as int64 [2], low and high 32 bits: in device memory, so that a graph captures no key."""
-    return torch.tensor([key & 0xFFFFFFFF, key >> 32], dtype=torch.int64, device=device)
-
-
 def check_prf(key: torch.Tensor, context: torch.Tensor, batch: int, like: torch.Tensor) -> None:
-    """Raise unless key is int64 [2] and context int64 [batch, W <= 64] with contiguous rows."""
-    check_tensor("key", key, (torch.int64,), (2,), like)
+    """Raise unless key is int64 [batch] and context int64 [batch, W <= 64] with contiguous rows."""
     check_tensor("context", context, (torch.int64,), (batch, None), like)
     width = context.shape[1]
     check(width <= MAX_CONTEXT, f"context must have at most {MAX_CONTEXT} tokens", width, "shorten it")
-    check(key.is_contiguous(), "key must be contiguous", f"stride {key.stride()}", "use key_tensor")
+    check_tensor("key", key, (torch.int64,), (batch,), like)
+    check(key.is_contiguous(), "key must be contiguous", f"stride {key.stride()}", "call .contiguous()")
     rows = width <= 1 or context.stride(1) == 1
     check(rows, "context must have contiguous rows", f"stride {context.stride()}", "call .contiguous()")

@@ -8,7 +8,8 @@ A 32-bit word for (key, context tokens, token):
 
 This is the number format of vLLM's Philox watermark, version 1, so that both read each other's text. Every
 function below is written once for Python ints, NumPy int64 arrays and torch int64 tensors: 32-bit values live in
-64-bit integers, whose products may wrap, and the masks after each product undo the sign.
+64-bit integers, whose products may wrap, and the masks after each product undo the sign. A key is an int below 2^64, or
+a torch tensor of keys, one for each row, whose int64 hold the same 64 bits.
 
 Source: Salmon et al. 2011, doi 10.1145/2063384.2063405; vLLM `v1/watermarking/prfs/philox.py`.
 """
@@ -29,6 +30,7 @@ CONTEXT_DOMAIN, TOKEN_DOMAIN = 0x574D4358, 0x574D544B
 UNIFORM_BITS = 24
 
 Words = tuple[Any, Any, Any, Any]  # four 32-bit words: int, int64 ndarray or int64 tensor alike
+Key = int | torch.Tensor
 
 
 def philox4x32(counter: Words, key_lo: Any, key_hi: Any) -> Words:
@@ -48,9 +50,17 @@ def philox4x32(counter: Words, key_lo: Any, key_hi: Any) -> Words:
     return c0, c1, c2, c3
 
 
-def absorb_context(key: int, context: Sequence[Any]) -> Words:
-    """The state after the context tokens, oldest first; `context` holds one entry (scalar or array) per token."""
-    key_lo, key_hi = key & MASK, key >> 32
+def key_halves(key: Key) -> tuple[Any, Any]:
+    """Low and high 32 bits."""
+    return key & MASK, (key >> 32) & MASK
+
+
+def absorb_context(key: Key, context: Sequence[Any]) -> Words:
+    """The state after the context tokens, oldest first; `context` holds one entry (scalar or array) per token.
+
+    A tensor of keys has to broadcast against the entries.
+    """
+    key_lo, key_hi = key_halves(key)
     state: Words = (CONTEXT_DOMAIN, len(context), 0, 0)
     for offset in range(0, len(context), 4):
         block = [context[offset + i] & MASK if offset + i < len(context) else MASK - i for i in range(4)]
@@ -59,24 +69,29 @@ def absorb_context(key: int, context: Sequence[Any]) -> Words:
     return state
 
 
-def token_word(key: int, state: Words, token: Any) -> Any:
+def token_word(key: Key, state: Words, token: Any) -> Any:
     """The 32-bit word of `token` under an absorbed context; shapes broadcast."""
     token = token & MASK
-    words = philox4x32((token >> 2, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN)
+    key_lo, key_hi = key_halves(key)
+    words = philox4x32((token >> 2, state[0], state[1], state[2]), key_lo ^ state[3], key_hi ^ TOKEN_DOMAIN)
     return pick(words, token & 3)
 
 
-def context_words(key: int, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing), int64 [..., N]."""
+def context_words(key: Key, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing), int64 [..., N]; keys [..., 1]."""
     state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
     return token_word(key, state, tokens)
 
 
-def vocabulary_words(key: int, contexts: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Words of every token id below `vocab_size` under `contexts` [B, W] -> int64 [B, V]; V/4 Philox calls a row."""
+def vocabulary_words(key: Key, contexts: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Words of every token id below `vocab_size` under `contexts` [B, W] -> int64 [B, V]; V/4 Philox calls a row.
+
+    Keys are int or [B, 1].
+    """
     state = absorb_context(key, [c.unsqueeze(-1) for c in contexts.unbind(-1)])
     blocks = torch.arange((vocab_size + 3) // 4, device=contexts.device).expand(contexts.shape[0], -1)
-    words = philox4x32((blocks, state[0], state[1], state[2]), (key & MASK) ^ state[3], (key >> 32) ^ TOKEN_DOMAIN)
+    key_lo, key_hi = key_halves(key)
+    words = philox4x32((blocks, state[0], state[1], state[2]), key_lo ^ state[3], key_hi ^ TOKEN_DOMAIN)
     stacked = torch.stack([w.expand(blocks.shape) for w in words], dim=-1)
     return stacked.flatten(1)[:, :vocab_size]
 

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.launching import check, check_tensor, launch
-from caw.triton_kernels.prf import absorb_context, check_prf, gumbel, token_word
+from caw.triton_kernels.prf import absorb_context, check_prf, gumbel, key_words, token_word
 
 MAX_K = 128
 
@@ -21,8 +21,7 @@ def _race_kernel(
     i_b = tl.program_id(0).to(tl.int64)
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
-    lo = tl.load(key_ptr).to(tl.uint32)
-    hi = tl.load(key_ptr + 1).to(tl.uint32)
+    lo, hi = key_words(key_ptr + i_b)
     s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, lo, hi, W)
     b_id = tl.load(ids_ptr + i_b * stride_ib + o_k, mask=m_k, other=0).to(tl.uint32)  # [BLOCK_K]
     b_value = tl.load(values_ptr + i_b * stride_vb + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]

@@ -13,8 +13,7 @@ def race_values_ref(
 
     Args:
         values, race_values: float32 [B, K], logits the choice is made from, and the same without sampling noise.
-        ids: int64 [B, K]. context: int64 [B, W]. key: int64 [2], low and high 32 bits.
+        ids: int64 [B, K]. context: int64 [B, W]. key: int64 [B], the 64 bits of each row's key.
     """
-    secret = int(key[0]) | int(key[1]) << 32
-    noise = prf.gumbel(prf.context_words(secret, context, ids))
+    noise = prf.gumbel(prf.context_words(key[:, None], context, ids))
     return torch.where(values > -torch.inf, race_values.double() + noise, -torch.inf)

@@ -7,10 +7,9 @@ import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.launching import cdiv, check, check_tensor, launch
-from caw.triton_kernels.prf import MAX_CONTEXT, absorb_context, quad_words
+from caw.triton_kernels.prf import absorb_context, check_prf, key_words, quad_words
 
 BLOCK_QUADS = 256
-WORD = 0xFFFFFFFF
 
 
 @triton.jit
@@ -19,11 +18,11 @@ def _draw(p_out, word, m_t):
     tl.store(p_out, (-tl.log(-tl.log(u))).to(tl.float32), mask=m_t)
 
 
-@triton.jit(do_not_specialize=["lo", "hi"])
-def _noise_kernel(context_ptr, out_ptr, stride_cb, lo, hi, vocab_size, W: tl.constexpr, BLOCK_Q: tl.constexpr):
+@triton.jit
+def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr, BLOCK_Q: tl.constexpr):
     """4 * BLOCK_Q tokens of one row."""
     i_b = tl.program_id(0).to(tl.int64)
-    low, high = lo.to(tl.uint32), hi.to(tl.uint32)
+    low, high = key_words(key_ptr + i_b)
     s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, low, high, W)
     o_q = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     w0, w1, w2, w3 = quad_words(o_q.to(tl.uint32), s0, s1, s2, s3, low, high)
@@ -34,25 +33,23 @@ def _noise_kernel(context_ptr, out_ptr, stride_cb, lo, hi, vocab_size, W: tl.con
     _draw(p_out + 3, w3, 4 * o_q + 3 < vocab_size)
 
 
-def sampling_noise(context: torch.Tensor, key: int, vocab_size: int) -> torch.Tensor:
-    """Draws float32 [B, V] of contexts int64 [B, W] under a signed 64-bit key.
+def sampling_noise(context: torch.Tensor, key: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Draws float32 [B, V] of contexts int64 [B, W] under keys int64 [B].
 
     The words are exact; the two float64 logarithms may move a draw across a rounding boundary of float32. Raises
     TypeError or ValueError naming the argument, before any launch.
     """
     check_tensor("context", context, (torch.int64,), (None, None))
     batch, width = context.shape
-    check(width <= MAX_CONTEXT, f"context must have at most {MAX_CONTEXT} tokens", width, "shorten it")
-    rows = width <= 1 or context.stride(1) == 1
-    check(rows, "context must have contiguous rows", f"stride {context.stride()}", "call .contiguous()")
+    check_prf(key, context, batch, context)
     check(1 <= vocab_size < 1 << 31, "vocab_size must be in [1, 2**31)", vocab_size, "pass the width of the logits")
     out = context.new_empty((batch, vocab_size), dtype=torch.float32)
     launch(
         _noise_kernel,
         (batch, cdiv(vocab_size, 4 * BLOCK_QUADS)),
         {
-            "context_ptr": context, "out_ptr": out, "stride_cb": context.stride(0), "lo": key & WORD,
-            "hi": (key >> 32) & WORD, "vocab_size": vocab_size, "W": width, "BLOCK_Q": BLOCK_QUADS,
+            "context_ptr": context, "out_ptr": out, "stride_cb": context.stride(0), "key_ptr": key,
+            "vocab_size": vocab_size, "W": width, "BLOCK_Q": BLOCK_QUADS,
         },
         num_warps=4,
     )  # fmt: skip

@@ -6,12 +6,12 @@ import torch
 from caw.triton_kernels import prf_ref as prf
 
 
-def sampling_noise_ref(context: torch.Tensor, key: int, vocab_size: int) -> torch.Tensor:
+def sampling_noise_ref(context: torch.Tensor, key: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Standard Gumbel draws float32 [B, V], worked out in float64.
 
-    context: int64 [B, W]. key: its 64 bits as a signed integer.
+    context: int64 [B, W]. key: int64 [B], the 64 bits of each row's key.
     """
-    words = prf.vocabulary_words(key & ((1 << 64) - 1), context, vocab_size)
+    words = prf.vocabulary_words(key[:, None], context, vocab_size)
     # all 32 bits: 24 would cap the noise at 16.6, within reach of a 100k vocabulary
     u = (words.double() + 0.5) / 4294967296.0
     return -torch.log(-torch.log(u)).float()

@@ -100,13 +100,14 @@ def accept_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
     source: the file they are from, None = a single prompt.
     """
     from caw.decoding.prompts import accept_prompts
+    from caw.decoding.row_settings import RowSettings
     from caw.models.facts import ModelFacts
 
     chat = plan.settings.chat
     if chat and not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"--chat needs a tokenizer with a chat template, {plan.model} has none; leave --chat out")
     facts, prompts = ModelFacts.of(model, tokenizer), [job.prompt for job in jobs]
-    accepted = accept_prompts(tokenizer, prompts, facts, plan.settings.max_new_tokens, chat=chat)
+    accepted = accept_prompts(tokenizer, prompts, facts, RowSettings.of(plan.settings), chat=chat)
     for remark in sorted([*accepted.refused, *accepted.shortened], key=lambda remark: remark.index):
         said = remark.of("the prompt")
         if remark.error is not None and source is None:

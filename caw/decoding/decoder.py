@@ -20,7 +20,7 @@ from caw.decoding.model_lock import model_lock
 from caw.decoding.plan import Plan
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
-from caw.decoding.sampling import stream_ids
+from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.sharing import shared_beginning
 from caw.decoding.state import DecodeState
@@ -57,36 +57,34 @@ class Decoder:
             plan.kernels, plan.settings.prefill_attention,
         )  # fmt: skip
         window = plan.watermark.window if plan.watermark is not None else 0
-        room = min(plan.settings.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
-        self.state = DecodeState.empty(plan.batch, facts.vocab_size, plan.history, window, room, facts.device)
+        room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
+        self.state = DecodeState.empty(
+            plan.batch, facts.vocab_size, plan.history, window, room, facts.device, plan.limits.ends
+        )
         self.rows: list[Row] = [None] * plan.batch
 
     @torch.inference_mode()
-    def run(
-        self,
-        prompts: Sequence[Sequence[int]],
-        budgets: Sequence[int],
-        on_token: StopCheck | None = None,
-    ) -> Iterator[ActiveSequence]:
-        """Decode every prompt (non-empty id lists); yields sequences as they finish.
+    def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:
+        """Decode every request; yields sequences as they finish.
 
-        budgets: most new tokens of each prompt.
-
-        Raises RuntimeError if the model was given another dtype or device since the plan was made.
+        Raises RuntimeError if the model was given another dtype or device since the plan was made, ValueError for a
+        request beyond the plan's limits.
         """
         self.plan.facts.check_unchanged(self.model)
+        for request in requests:
+            self.plan.limits.check(request.row, self.plan.facts.ends)
         survive_forks()
-        streams = stream_ids(prompts)
+        prompts = [request.ids for request in requests]
         self.shared = 0 if self.plan.limit is not None else shared_beginning(prompts, self.plan.reach)
-        waiting = deque(range(len(prompts)))
+        waiting = deque(enumerate(requests))
         steps = self.steps()
         try:
             while True:
                 with self.lock, self._on_device(), self.mode, self.attention, self.linears:
-                    self._refill(waiting, prompts, budgets, streams)
+                    self._refill(waiting)
                     if all(row is None for row in self.rows):
                         return
-                    self._read_again(prompts)
+                    self._read_again()
                     results = steps.advance(self.rows)
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
@@ -108,36 +106,34 @@ class Decoder:
         device = self.plan.facts.device
         return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
-    def _refill(
-        self,
-        waiting: deque[int],
-        prompts: Sequence[Sequence[int]],
-        budgets: Sequence[int],
-        streams: Sequence[tuple[int, int]],
-    ) -> None:
+    def _refill(self, waiting: deque[tuple[int, Request]]) -> None:
         """Prefill waiting prompts into empty rows."""
-        plan, device = self.plan, self.plan.facts.device
+        plan, facts = self.plan, self.plan.facts
         free = [number for number, row in enumerate(self.rows) if row is None][: len(waiting)]
         if not free:
             return
-        chosen = [waiting.popleft() for _ in free]
+        indices, chosen = zip(*(waiting.popleft() for _ in free), strict=True)
+        prompts, settings = [request.ids for request in chosen], [request.row for request in chosen]
         logits, records = prefill(
-            self.model, self.cache, free, [prompts[i] for i in chosen], plan.history, self.shared,
-            plan.prompt_cache, whole=plan.limit is not None,
+            self.model, self.cache, free, prompts, plan.history, self.shared, plan.prompt_cache,
+            whole=plan.limit is not None,
         )  # fmt: skip
-        places = torch.tensor(free, device=device)
-        seeds, most = (torch.tensor([column[i] for i in chosen], device=device) for column in (streams, budgets))
-        self.state.start(places, logits, records, seeds, most)
+        places = torch.tensor(free, device=facts.device)
+        streams = torch.tensor([request.stream for request in chosen], device=facts.device)
+        budgets = torch.tensor([request.budget for request in chosen], device=facts.device)
+        ends = [row.ends_of(facts.ends, facts.vocab_size) for row in settings]
+        self.state.start(places, logits, records, streams, budgets)
+        self.state.rows.start(places, settings, ends)
         if plan.watermark is not None and plan.watermark.reads_prompt:
-            self.state.set_prompts(places, [prompts[i] for i in chosen])
-        for number, index in zip(free, chosen, strict=True):
-            self.rows[number] = ActiveSequence(index, budgets[index])
+            self.state.set_prompts(places, prompts)
+        for number, *row in zip(free, indices, chosen, ends, strict=True):
+            self.rows[number] = ActiveSequence(*row)
 
-    def _read_again(self, prompts: Sequence[Sequence[int]]) -> None:
+    def _read_again(self) -> None:
         """Where the next token outgrows the first rotary embedding, everything before it has to be turned anew."""
         for number, row in enumerate(self.rows if self.plan.limit is not None else ()):
-            if row is not None and len(prompts[row.index]) + len(row.tokens) == self.plan.limit:
-                read_again(self.model, self.cache, number, [*prompts[row.index], *row.tokens])
+            if row is not None and len(row.request.ids) + len(row.tokens) == self.plan.limit:
+                read_again(self.model, self.cache, number, [*row.request.ids, *row.tokens])
 
     def _collect(self, result: StepResult, rows: Sequence[Row], on_token: StopCheck | None) -> Iterator[ActiveSequence]:
         """Hand a step's tokens to the sequences that were in the rows then; free the rows of those that ended."""
@@ -149,8 +145,7 @@ class Decoder:
             if broken[number]:
                 sequence.fail(self._not_finite(len(sequence.tokens) + 1))
             elif emitted[number]:
-                token = tokens[number]
-                sequence.add(token, trace(number) if trace else None, ended=token in self.plan.facts.ends)
+                sequence.add(tokens[number], trace(number) if trace else None)
                 if on_token is not None and on_token(sequence.index, sequence.tokens):
                     sequence.stop()
             if sequence.finish_reason:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from caw import ops
 from caw.decoding.batch_size import alone, rows_that_fit
+from caw.decoding.capture.conditions import capturable, will_capture
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache, positions_back
-from caw.decoding.sampling import Warper, Warping, make_warper
+from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.warping import Warper, make_warper
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, Policy
 from caw.settings import MAX_SLOTS, Settings
@@ -23,7 +25,7 @@ class Plan:
     """How a `Decoder` decodes.
 
     facts: the model's. watermark: one that knows the model's vocabulary. kernels: implementation of the ops.
-    warper: what is done to logits before the choice, None = nothing.
+    limits: how far the texts may differ. warper: what is done to logits before the choice, None = nothing.
     mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of `facts.ends`
         is among the candidates that the policy's greatest strength reaches.
     batch: sequences at once. capacity: tokens (prompt + new) of each.
@@ -42,6 +44,7 @@ class Plan:
     policy: Policy
     settings: Settings
     kernels: ops.Ops
+    limits: RowLimits
     warper: Warper | None
     mark_eos: bool
     batch: int
@@ -61,6 +64,11 @@ class Plan:
     def looks_ahead(self) -> bool:
         return self.watermark is not None and self.policy.looks_ahead
 
+    @property
+    def max_strength(self) -> float:
+        """The greatest that any text may be marked with."""
+        return self.limits.greatest(self.policy.max_strength)
+
 
 def make_plan(
     facts: ModelFacts,
@@ -74,6 +82,7 @@ def make_plan(
     inside_generate: bool = False,
     prompt_cache: PromptCache | None = None,
     processors: Warper | None = None,
+    limits: RowLimits | None = None,
     captured: bool | None = None,
 ) -> Plan:
     """The plan for up to `batch` sequences of up to `capacity` tokens; a batch that does not fit becomes a smaller one.
@@ -82,34 +91,37 @@ def make_plan(
         kernels: None = as torch dispatches.
         inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
         processors: what is done to logits, in place of the warpers that `settings` ask for.
+        limits: how far the texts may differ; None = all are as `settings` say.
         captured: None = on CUDA and with compile, where kernels, watermark and warper allow it.
 
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
-    kernels = kernels or ops.dispatched()
+    kernels, limits = kernels or ops.dispatched(), limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
+    max_strength = limits.greatest(policy.max_strength)
     if watermark is not None:
         watermark = watermark.with_vocabulary(facts.vocab_size)
-        watermark.check_strength(policy.max_strength)
+        watermark.check_strength(max_strength)
     check_prefill_attention(settings.prefill_attention, facts.device, facts.dtype)
     if prompt_cache is not None and facts.mesh is not None:  # processes with other memory would keep other prompts
         raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
     limit = facts.rope_limit if facts.rope_limit is not None and capacity > facts.rope_limit else None
     if limit is not None:  # texts of other lengths would change each other
         prompt_cache, batch = None, alone(batch, limit, capacity, inside_generate)
-    slots, history = candidate_slots(watermark, policy, settings), history_needed(policy)
+    slots, history = candidate_slots(watermark, policy, settings, max_strength), history_needed(policy)
     copies = slots if settings.branching == "batch" else 1
     reach = positions_back(history, prompt_cache)
     spare = None
     if not inside_generate:
         needs = decoding_needs(facts, capacity, slots, copies, reach, limit)
         batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
-    warper = processors or make_warper(settings)
+    warper = processors or make_warper(limits)
     return Plan(
         facts=facts,
         watermark=watermark,
         policy=policy,
         settings=settings,
         kernels=kernels,
+        limits=limits,
         warper=warper,
         mark_eos=marks_eos(settings.mark_eos, watermark),
         batch=batch,
@@ -119,7 +131,7 @@ def make_plan(
         history=history,
         reach=reach,
         limit=limit,
-        captured=_captured(facts, settings, kernels, limit, capturable(watermark, warper), captured),
+        captured=will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured),
         # a body compiled for one batch would be compiled anew, for a minute, where empty rows are dropped
         keep_rows=inside_generate or settings.compile,
         keep_mode=inside_generate,
@@ -128,7 +140,7 @@ def make_plan(
     )
 
 
-def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Settings) -> int:
+def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Settings, max_strength: float) -> int:
     """C: how many candidates one forward carries at most."""
     if watermark is None or not policy.looks_ahead:
         return 1
@@ -138,7 +150,7 @@ def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Setti
         return 2
     most = watermark.max_candidates
     if watermark.rule == "top_k":
-        most = max(1, round(policy.max_strength * watermark.full))
+        most = max(1, round(max_strength * watermark.full))
     return min(most, DEFAULT_EXP_SLOTS, MAX_SLOTS)
 
 
@@ -154,24 +166,3 @@ def history_needed(policy: Policy) -> int:
 def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
     """`Plan.mark_eos`; None = as the watermark's system does (`Watermark.marks_ends`)."""
     return (watermark is not None and watermark.marks_ends) if asked is None else asked
-
-
-def capturable(watermark: Watermark | None, warper: Warper | None) -> bool:
-    """Whether a step can do without the host: no foreign format, no processors of transformers' own."""
-    native = watermark is None or watermark.native is not None
-    return native and (warper is None or isinstance(warper, Warping))
-
-
-def _captured(
-    facts: ModelFacts, settings: Settings, kernels: ops.Ops, limit: int | None, possible: bool, asked: bool | None
-) -> bool:
-    """Whether steps are captured; ValueError where compile needs that and it cannot be."""
-    # no graph spans devices or processes, nor a rotary embedding that changes on the way
-    whole = not facts.spread and facts.mesh is None and limit is None
-    if settings.compile and not (whole and possible and kernels.native and asked is not False):
-        raise ValueError(
-            "compile=True needs a model on one device, texts within its first rotary embedding, this library's "
-            "kernels, and a watermark and sampler of its own, found another; leave compile out"
-        )
-    by_itself = (facts.device.type == "cuda" or settings.compile) and kernels.native
-    return whole and possible and (by_itself if asked is None else asked)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from caw.decoding.request import Request, requests_for
+from caw.decoding.row_settings import RowSettings
 from caw.io.show import shown
 from caw.io.token_texts import require_tokenizer
 from caw.io.unicode import is_unicode
@@ -49,14 +51,13 @@ class _RefusedError(Exception):
 class Accepted:
     """The prompts that can be continued, in order, and why others cannot.
 
-    facts: of the model that they are for. indices: place of each among the prompts given. ids: its tokens.
-    budgets: the new tokens it may get. refused: about the others. shortened: about those whose budget is cut.
+    facts: of the model that they are for. indices: place of each among the prompts given.
+    requests: what is asked of a decoder for it. refused: about the others. shortened: about those whose budget is cut.
     """
 
     facts: ModelFacts
     indices: list[int] = field(default_factory=list)
-    ids: list[list[int]] = field(default_factory=list)
-    budgets: list[int] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     refused: list[Remark] = field(default_factory=list)
     shortened: list[Remark] = field(default_factory=list)
 
@@ -67,40 +68,66 @@ class Accepted:
         if not self.refused:
             return
         first = self.refused[0]
-        if not self.ids:
+        if not self.requests:
             raise (first.error or ValueError)(str(first))
-        total = len(self.refused) + len(self.ids)
+        total = len(self.refused) + len(self.requests)
         warnings.warn(
             f"{len(self.refused)} of {total} prompts are left out, the rest goes on; the first: {first}",
             PromptWarning,
             stacklevel=3,
         )
 
+    @property
+    def ids(self) -> list[Sequence[int]]:
+        """Tokens of each prompt."""
+        return [request.ids for request in self.requests]
+
 
 def accept_prompts(
-    tokenizer: Any, prompts: Prompts, facts: ModelFacts, max_new_tokens: int, *, chat: bool = False
+    tokenizer: Any,
+    prompts: Prompts,
+    facts: ModelFacts,
+    rows: RowSettings | Sequence[RowSettings],
+    *,
+    chat: bool = False,
 ) -> Accepted:
     """Encode prompts; one that is empty, too long, of another type or holds ids unknown to the model is left out.
 
-    Raises TypeError where `prompts` is no list of them, ValueError for a chat without a template.
+    rows: settings of all prompts, or of each.
+
+    Raises TypeError where `prompts` is no list of them or `rows` are no settings, ValueError for a chat without a
+    template and for another number of settings than of prompts.
     """
-    accepted = Accepted(facts)
-    for index, prompt in enumerate(_listed(tokenizer, prompts, chat)):
+    accepted, listed = Accepted(facts), _listed(tokenizer, prompts, chat)
+    settings, texts, budgets = _settings_of_each(rows, len(listed)), [], []
+    for index, prompt in enumerate(listed):
         try:
             ids = _encode(tokenizer, prompt, chat, facts.vocab_size)
         except _RefusedError as refused:
             accepted.refused.append(Remark(index, *refused.args))
             continue
-        budget, said = fit_budget(facts, len(ids), max_new_tokens)
+        budget, said = fit_budget(facts, len(ids), settings[index].max_new_tokens)
         if not budget:
             accepted.refused.append(Remark(index, said, ValueError))
             continue
         if said:
             accepted.shortened.append(Remark(index, said))
         accepted.indices.append(index)
-        accepted.ids.append(ids)
-        accepted.budgets.append(budget)
+        texts.append(ids)
+        budgets.append(budget)
+    accepted.requests.extend(requests_for(texts, budgets, [settings[index] for index in accepted.indices]))
     return accepted
+
+
+def _settings_of_each(rows: Any, count: int) -> Sequence[RowSettings]:
+    """Settings for each of so many prompts."""
+    if isinstance(rows, RowSettings):
+        return [rows] * count
+    if not isinstance(rows, Sequence) or not all(isinstance(row, RowSettings) for row in rows):
+        raise TypeError(f"rows must be RowSettings or a list of them, got {type(rows).__name__}; use RowSettings()")
+    if len(rows) != count:
+        raise ValueError(f"rows must hold settings for each of {count} prompts, got {len(rows)}; give one for each")
+    return rows
 
 
 def encode_prompts(tokenizer: Any, prompts: Prompts, facts: ModelFacts, *, chat: bool = False) -> list[list[int]]:

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from caw.decoding.request import Request
 from caw.decoding.trace import SequenceTrace, TokenTrace
 
 
 @dataclass(eq=False)
 class ActiveSequence:
-    """A sequence being decoded: which prompt, what came out, why it ended ("eos", "length", "stop", "error" or "").
+    """A sequence being decoded: which request, what came out, why it ended ("eos", "length", "stop", "error" or "").
 
-    error: what was wrong, with no tokens; else empty.
+    ends: token ids that end it. error: what was wrong, with no tokens; else empty.
     """
 
     index: int
-    budget: int
+    request: Request
+    ends: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)
     trace: SequenceTrace = field(default_factory=SequenceTrace)
     finish_reason: str = ""
     error: str = ""
 
-    def add(self, token: int, trace: TokenTrace | None, *, ended: bool) -> None:
+    def add(self, token: int, trace: TokenTrace | None) -> None:
         """Append a token, which may end the text; so does reaching the budget."""
         self.tokens.append(token)
         if trace is not None:
             self.trace.append(trace)
-        if ended:
+        if token in self.ends:
             self.finish_reason = "eos"
-        elif len(self.tokens) >= self.budget:
+        elif len(self.tokens) >= self.request.budget:
             self.finish_reason = "length"
 
     def stop(self) -> None:
@@ -43,4 +45,4 @@ class ActiveSequence:
     @property
     def lacking(self) -> int:
         """Tokens it may still get."""
-        return 0 if self.finish_reason else self.budget - len(self.tokens)
+        return 0 if self.finish_reason else self.request.budget - len(self.tokens)

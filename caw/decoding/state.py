@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.decoding.row_tensors import RowTensors
 from caw.record import Record, kept_rows
 from caw.watermarks.base import MISSING
 
@@ -23,7 +24,7 @@ class DecodeState:
     padded_tokens: int64 [B, W + max_new_tokens]; W leading -1 (or the prompt's last tokens, for watermarks that read
         them), then the generated tokens, -1 beyond.
     counts: int64 [B], tokens generated. budgets: int64 [B], the most that may be. active: bool [B].
-    streams: int64 [B, 2], see `sampling`.
+    streams: int64 [B, 2], see `sampling`. rows: what each text brought of its own.
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
     """
@@ -39,12 +40,21 @@ class DecodeState:
     pending: torch.Tensor
     pending_strength: torch.Tensor
     pending_capacity: torch.Tensor
+    rows: RowTensors
     window: int
 
     @classmethod
     def empty(
-        cls, batch: int, vocab_size: int, history: int, window: int, max_new_tokens: int, device: torch.device
+        cls,
+        batch: int,
+        vocab_size: int,
+        history: int,
+        window: int,
+        max_new_tokens: int,
+        device: torch.device,
+        ends: int = 0,
     ) -> DecodeState:
+        """B = batch places without a text; ends: the most end tokens that a text may have."""
         current = Record.empty(batch, device)
         current.ids.zero_()  # slots that never got a prompt are forwarded with the others and need a token that exists
         return cls(
@@ -59,6 +69,7 @@ class DecodeState:
             pending=torch.full((batch,), MISSING, dtype=torch.int64, device=device),
             pending_strength=torch.zeros(batch, device=device),
             pending_capacity=torch.zeros(batch, device=device),
+            rows=RowTensors.empty(batch, ends, device),
             window=window,
         )
 
@@ -124,9 +135,10 @@ class DecodeState:
         for k in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten before it is read
             records[k + 1].take_over(moved, records[k])
 
-    def finish(self, tokens: torch.Tensor, emitted: torch.Tensor, ends: torch.Tensor) -> None:
-        """Rest where the token just emitted (int64 [B]) ends its text, by `ends` (bool [V]) or the budget."""
-        self.active &= ~(emitted & (ends[tokens] | (self.counts >= self.budgets)))
+    def finish(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Rest where the token just emitted (int64 [B]) ends its text, as an end token or by the budget."""
+        ended = self.rows.ended(tokens[:, None])[:, 0]
+        self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every slot but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
@@ -135,6 +147,7 @@ class DecodeState:
             setattr(self, name, kept_rows(getattr(self, name), rows))
         for record in (self.current, *self.history):
             record.keep(rows)
+        self.rows.keep(rows)
 
     def released(self) -> DecodeState:
         """A state of no slots, in place of this one."""

@@ -33,19 +33,15 @@ from caw.watermarks import Position
 class Step(ABC):
     """Everything a step needs that does not change between steps.
 
-    ends: bool [V], which tokens end a text. noise: draws of the sampler, None when decoding greedily. evaluator: the
-    policy's network on the model's device, None if it has none.
+    noise: draws of the sampler, None where no text samples. evaluator: the policy's network on the model's device, None
+    if it has none.
     """
 
     def __init__(self, model: Any, plan: Plan) -> None:
         self.model, self.plan, self.kernels, self.settings = model, plan, plan.kernels, plan.settings
-        self.watermark, self.policy, self.max_strength = plan.watermark, plan.policy, plan.policy.max_strength
-        device = plan.facts.device
-        ends = torch.zeros(plan.facts.vocab_size, dtype=torch.bool)
-        ends[list(plan.facts.ends)] = True
-        self.ends = ends.to(device)
-        sampled, seed = plan.settings.do_sample, plan.settings.seed
-        self.noise = GumbelNoise.of(seed, device, native=plan.kernels.native) if sampled else None
+        self.watermark, self.policy, self.max_strength = plan.watermark, plan.policy, plan.max_strength
+        self.limits, device = plan.limits, plan.facts.device
+        self.noise = GumbelNoise.on(device, native=plan.kernels.native) if self.limits.samples else None
         self.evaluator = _evaluator_on(device, plan)
 
     def take(self, state: DecodeState, cache: SiblingCache) -> StepResult:
@@ -66,24 +62,27 @@ class Step(ABC):
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
         ladder = self.watermark_ladder(Position(record, race, scores, context, warped))
-        if self.plan.facts.ends and not self.plan.mark_eos:
-            ladder = ladder.only_original(self.ends[ladder.candidates].any(dim=1))
+        if self.limits.factors:  # each row as if alone: up to the greatest strength of its own
+            ladder = ladder.first(1 + self.select(ladder, state.rows.factors * self.policy.max_strength))
+        if self.limits.ends and not self.plan.mark_eos:
+            ladder = ladder.only_original(state.rows.ended(ladder.candidates).any(dim=1))
         if self.watermark.deduplicates:
             return ladder.only_original(state.context_repeats(context))
         return ladder
 
     def choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits the choice is made from, the same without sampling noise), float32 [B, V]."""
-        warped = state.logits
-        if self.settings.min_new_tokens and self.plan.facts.ends:
-            too_early = state.counts < self.settings.min_new_tokens
+        warped, rows = state.logits, state.rows
+        if self.limits.minimum and self.limits.ends:
+            too_early = state.counts < rows.minima
             if self.worth_doing(too_early):
-                warped = warped.masked_fill(too_early[:, None] & self.ends, -torch.inf)
+                warped = rows.without_ends(warped, too_early)
         if self.plan.warper is not None:
             warped = self.plan.warper(warped, state)
         if self.noise is None:
             return warped, warped
-        return warped + self.noise(state.streams, state.counts, warped.shape[1]), warped
+        scores = warped + self.noise(rows.noise_keys, state.streams, state.counts, warped.shape[1])
+        return torch.where(rows.sampled[:, None], scores, warped) if self.limits.greedy else scores, warped
 
     # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------
 
@@ -118,7 +117,7 @@ class Step(ABC):
         if self.watermark is None:
             strength = torch.zeros_like(state.pending_strength)
         else:
-            strength = self.policy.strength(Signals(state.current, state.logits))
+            strength = self.policy.strength(Signals(state.current, state.logits)) * state.rows.factors
         choice = self.select(ladder, strength)
         emitted = state.active.clone()
         capacity = torch.full_like(strength, torch.nan)
@@ -141,9 +140,9 @@ class Step(ABC):
         window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
         return self.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
-            state.pending, state.pending_strength, state.pending_capacity, spec.k, TRANSFORMS.index(spec.transform),
-            float(policy.theta), float(policy.beta), RULES.index(ladder.rule), ladder.full,
-            spec.masses(window, evaluator.token_class),
+            state.pending, state.pending_strength, state.pending_capacity, state.rows.factors, spec.k,
+            TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
+            ladder.full, spec.masses(window, evaluator.token_class),
         )  # fmt: skip
 
     def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:

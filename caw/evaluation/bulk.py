@@ -7,6 +7,7 @@ from typing import Any
 
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import accept_prompts
+from caw.decoding.row_settings import RowSettings
 from caw.entrance import GenerationResult, stream_results
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -30,9 +31,8 @@ def generate_every(
     `caw.iter_generate` does the same, but raises where it can continue none of the prompts. That suits a single call; a
     shard of a large run would never get past it. Raises what is wrong with the call itself, as `iter_generate` does.
     """
-    accepted = accept_prompts(
-        tokenizer, prompts, ModelFacts.of(model, tokenizer), settings.max_new_tokens, chat=settings.chat
-    )
+    row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)
+    accepted = accept_prompts(tokenizer, prompts, facts, row, chat=settings.chat)
     return stream_results(
         model, tokenizer, accepted, watermark, policy, settings, report=report, prompt_cache=prompt_cache
     )

@@ -34,6 +34,7 @@ class Position:
     context: int64 [B, W], the last W tokens, oldest first, -1 where there are none. Generated tokens; if the watermark
         reads the prompt, its tokens stand before them.
     warped: float32 [B, V], `scores` without the noise; None = there is none.
+    keys: int64 [B], the 64 bits of each row's native key; None = all rows have the watermark's own.
     """
 
     record: Record
@@ -41,6 +42,7 @@ class Position:
     scores: torch.Tensor
     context: torch.Tensor
     warped: torch.Tensor | None = None
+    keys: torch.Tensor | None = None
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Native:
     @property
     def signed_key(self) -> int:
         """The same 64 bits as torch's int64."""
-        return self.key - (self.key >> 63 << 64)
+        return keys.signed(self.key)
 
 
 def contexts_of(ids: torch.Tensor, window: int) -> torch.Tensor:
@@ -204,9 +206,12 @@ class Watermark(ABC):
         """`ladder` by the op `enumerate_candidates`; candidates, counts and reached needs are equal."""
         at, native = position.record, self.native
         assert native is not None
+        keys = position.keys
+        if keys is None:
+            keys = torch.full_like(at.ids[:, 0], native.signed_key)
         candidates, needs, counts = ops.enumerate_candidates(
-            at.values, at.ids, position.race_values, position.scores, position.context,
-            native.signed_key, native.scheme, native.threshold, self.full, max_strength,
+            at.values, at.ids, position.race_values, position.scores, position.context, keys,
+            native.scheme, native.threshold, self.full, max_strength,
         )  # fmt: skip
         return Ladder(candidates, needs, counts, self.rule, self.full)
 

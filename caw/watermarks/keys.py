@@ -14,6 +14,11 @@ def derive_key(key: int, domain: bytes) -> int:
     return int.from_bytes(hashlib.sha256(domain + key.to_bytes(8, "big")).digest()[:8], "big")
 
 
+def signed(key: int) -> int:
+    """The same 64 bits as torch's int64."""
+    return key - (key >> 63 << 64)
+
+
 def normalize_key(key: int | str | bytes) -> int:
     """The user's key as an integer below 2^64; text or bytes become the first 8 bytes of sha256(b"caw/key:" + bytes).
 

@@ -26,13 +26,17 @@ void require_launched() {
   require(error == cudaSuccess, std::string("a CUDA kernel did not start: ") + cudaGetErrorString(error));
 }
 
+void require_keys(const Tensor& key, int64_t batch) {
+  require_shape("key", key, {batch});
+  require_dtype("key", key, ScalarType::Long, "int64");
+}
+
 // ---- enumerate_candidates -------------------------------------------------------------------------------------------
 
 struct EnumerateArgs {
   const float *values, *race, *scores;
-  const int64_t *ids, *context;
+  const int64_t *ids, *context, *keys;
   int64_t size, scores_row, scores_stride, vocab_size, window, scheme, threshold, width;
-  uint64_t key;
   float full, max_strength;
   int64_t *candidates, *counts;
   float* needs;
@@ -89,17 +93,18 @@ __global__ void enumerate_kernel(EnumerateArgs in) {
       in.scores + b * in.scores_row, in.scores_stride, in.vocab_size};
   const Rungs out{in.candidates + b * in.width, in.needs + b * in.width, in.counts + b, in.width};
   const int64_t* context = in.context + b * in.window;
+  const uint64_t key = uint64_t(in.keys[b]);
   if (in.scheme == kContextGreen || in.scheme == kSelfhashGreen) {
-    const GreenTest green(in.key, in.threshold, context, in.window, 1, in.scheme == kSelfhashGreen);
+    const GreenTest green(key, in.threshold, context, in.window, 1, in.scheme == kSelfhashGreen);
     const float boost = in.max_strength * in.full;
     const Pick pick = block_best_green(row, green, boost);
     if (threadIdx.x == 0) reweight_ladder(row, pick, boost, out);
     return;
   }
-  const Words state = absorb_context(in.key, context, in.window);
+  const Words state = absorb_context(key, context, in.window);
   const bool top_k = in.scheme == kRaceTopK;
   for (int64_t j = threadIdx.x; j < in.size; j += kThreads)
-    races[j] = top_k ? race_value(row, in.key, state, j) : slope_value(row, in.key, state, j);
+    races[j] = top_k ? race_value(row, key, state, j) : slope_value(row, key, state, j);
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (top_k) {
@@ -110,7 +115,7 @@ __global__ void enumerate_kernel(EnumerateArgs in) {
 }
 
 std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, const Tensor& ids, const Tensor& race,
-    const Tensor& scores, const Tensor& context, int64_t key, int64_t scheme, int64_t threshold, double full,
+    const Tensor& scores, const Tensor& context, const Tensor& key, int64_t scheme, int64_t threshold, double full,
     double max_strength) {
   require(scheme >= 0 && scheme <= 3, "scheme must be 0, 1, 2 or 3, got " + std::to_string(scheme));
   require(values.dim() == 2 && values.size(1) >= 1 && values.size(1) <= kMaxRecord,
@@ -125,18 +130,20 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
   require_dtype("scores", scores, ScalarType::Float, "float32");
   require_dtype("ids", ids, ScalarType::Long, "int64");
   require_dtype("context", context, ScalarType::Long, "int64");
+  require_keys(key, batch);
   require(scheme != kSelfhashGreen || context.size(1) >= 1,
       "selfhash needs a context of at least one token, got " + shape_of(context));
   const Tensor value_rows = dense(values), id_rows = dense(ids), race_rows = dense(race), contexts = dense(context);
+  const Tensor keys = dense(key);
   const float whole = float(full), greatest = float(max_strength);
   const int64_t width = scheme == kRaceTopK ? reachable_ranks(size, whole, greatest) : scheme == kRaceScale ? size : 2;
   Tensor candidates = make({batch, width}, ScalarType::Long, &values), counts = make({batch}, ScalarType::Long, &values);
   Tensor needs = make({batch, width}, ScalarType::Float, &values);
   if (batch > 0) {
     const EnumerateArgs args{value_rows.const_data_ptr<float>(), race_rows.const_data_ptr<float>(),
-        scores.const_data_ptr<float>(), id_rows.const_data_ptr<int64_t>(), contexts.const_data_ptr<int64_t>(), size,
-        scores.stride(0), scores.stride(1), scores.size(1), context.size(1), scheme, threshold, width, uint64_t(key),
-        whole, greatest, candidates.mutable_data_ptr<int64_t>(), counts.mutable_data_ptr<int64_t>(),
+        scores.const_data_ptr<float>(), id_rows.const_data_ptr<int64_t>(), contexts.const_data_ptr<int64_t>(),
+        keys.const_data_ptr<int64_t>(), size, scores.stride(0), scores.stride(1), scores.size(1), context.size(1),
+        scheme, threshold, width, whole, greatest, candidates.mutable_data_ptr<int64_t>(), counts.mutable_data_ptr<int64_t>(),
         needs.mutable_data_ptr<float>()};
     enumerate_kernel<<<unsigned(batch), kThreads, 0, current_stream(values)>>>(args);
     require_launched();
@@ -178,9 +185,11 @@ std::tuple<Tensor, Tensor> score_tokens(
 
 // ---- sampling_noise -------------------------------------------------------------------------------------------------
 
-__global__ void noise_kernel(const int64_t* contexts, int64_t width, uint64_t key, int64_t vocab_size, float* out) {
+__global__ void noise_kernel(
+    const int64_t* contexts, int64_t width, const int64_t* keys, int64_t vocab_size, float* out) {
   const int64_t counter = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = blockIdx.y;
   if (counter * 4 >= vocab_size) return;
+  const uint64_t key = uint64_t(keys[row]);
   const Words state = absorb_context(key, contexts + row * width, width);
   const Words words = philox4x32(Words{{uint32_t(counter), state.w[0], state.w[1], state.w[2]}},
       uint32_t(key) ^ state.w[3], uint32_t(key >> 32) ^ kTokenDomain);
@@ -190,12 +199,13 @@ __global__ void noise_kernel(const int64_t* contexts, int64_t width, uint64_t ke
   }
 }
 
-Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size) {
+Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size) {
   require(context.dim() == 2, "context must have shape [B, W], got " + shape_of(context));
   require_dtype("context", context, ScalarType::Long, "int64");
+  require_keys(key, context.size(0));
   require(vocab_size >= 1 && vocab_size < (int64_t(1) << 31),
       "vocab_size must be in [1, 2**31), got " + std::to_string(vocab_size));
-  const Tensor contexts = dense(context);
+  const Tensor contexts = dense(context), keys = dense(key);
   const int64_t batch = contexts.size(0);
   require(batch < 65536, "at most 65535 rows fit one launch, got " + std::to_string(batch));
   Tensor noise = make({batch, vocab_size}, ScalarType::Float, &context);
@@ -203,7 +213,7 @@ Tensor sampling_noise(const Tensor& context, int64_t key, int64_t vocab_size) {
     const int64_t counters = (vocab_size + 3) / 4;
     const dim3 grid(unsigned((counters + kThreads - 1) / kThreads), unsigned(batch));
     noise_kernel<<<grid, kThreads, 0, current_stream(context)>>>(
-        contexts.const_data_ptr<int64_t>(), contexts.size(1), uint64_t(key), vocab_size, noise.mutable_data_ptr<float>());
+        contexts.const_data_ptr<int64_t>(), contexts.size(1), keys.const_data_ptr<int64_t>(), vocab_size, noise.mutable_data_ptr<float>());
     require_launched();
   }
   return noise;

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from caw.triton_kernels import prf_ref as prf
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from hypothesis import given
 from hypothesis import strategies as st
+from prf_inputs import key_tensor, mixed_keys
 
 from caw import ops
 from caw.record import Record
@@ -184,22 +186,56 @@ def test_sampling_noise_has_the_words_of_the_reference() -> None:
     differ = total = 0
     for key, vocab_size in ((0, 1), (1, 3), (2, 64), (3, 4097), (1 - 2**63, 151_936), (5, 128_257)):
         context = torch.cat([torch.randint(0, 2**32, (3, 2)), torch.randint(0, 5000, (3, 1))], dim=1)
-        got, expected = (f(context, key, vocab_size) for f in (ops.sampling_noise, sampling_noise_ref))
+        keys = torch.tensor([key, 7, ~key])
+        got, expected = (f(context, keys, vocab_size) for f in (ops.sampling_noise, sampling_noise_ref))
         assert got.dtype == torch.float32 and got.shape == expected.shape
         differ, total = differ + int((got != expected).sum()), total + got.numel()
         assert_close(got, expected, "float32")
     assert differ <= total * 1e-6
 
 
+@pytest.mark.parametrize("name", BUILDERS)
+def test_rows_of_other_keys(name: str) -> None:
+    """Each row's ladder is that of its key alone, by the reference too."""
+    watermark = BUILDERS[name]()
+    native, at = watermark.native, position(torch.randn(6, 900), watermark.window)
+    assert native is not None
+    keys = key_tensor(mixed_keys(native.key, 6))
+    tensors = [at.record.values, at.record.ids, at.race_values, at.scores, at.context, keys]
+    numbers = (native.scheme, native.threshold, watermark.full, 1.0)
+    together = ops.enumerate_candidates(*tensors, *numbers)
+    for row in range(6):
+        own = [t[row : row + 1] for t in tensors]
+        for mixed, single in zip(together, ops.enumerate_candidates(*own, *numbers), strict=True):
+            assert torch.equal(mixed[row], single[0])
+    by_reference = enumerate_candidates_ref(*tensors, *numbers)
+    assert torch.equal(together[0], by_reference[0])
+    assert torch.equal(together[2], by_reference[2])
+    assert torch.equal(
+        together[0][:1], ops.enumerate_candidates(*[t[:1] for t in tensors[:5]], key_tensor([native.key]), *numbers)[0]
+    )
+
+
+def test_noise_of_rows_with_other_keys() -> None:
+    context, keys = torch.randint(0, 2**32, (4, 3)), key_tensor(mixed_keys(3, 4))
+    together = ops.sampling_noise(context, keys, 5000)
+    for row in range(4):
+        assert torch.equal(together[row], ops.sampling_noise(context[row : row + 1], keys[row : row + 1], 5000)[0])
+    with pytest.raises(RuntimeError, match=r"key must have shape \[4\], got \[3\]"):
+        ops.sampling_noise(context, keys[:3], 5000)
+
+
 def test_refusals_are_one_sentence() -> None:
     at = position(torch.randn(2, 50), 1)
     record = at.record
-    call = [record.values, record.ids, at.race_values, at.scores, at.context, 1, 0, 100, 1.0, 1.0]
+    call = [record.values, record.ids, at.race_values, at.scores, at.context, key_tensor([1, 2]), 0, 100, 1.0, 1.0]
     for index, bad, message in (
         (0, record.values.double(), "values must be float32"),
         (1, record.ids[:, :5], r"ids must have shape \[2, 100\], got \[2, 5\]"),
         (3, at.scores[:1], r"scores must have shape \[B, V\], got \[1, 50\]"),
         (4, at.context.int(), "context must be int64"),
+        (5, key_tensor([1]), r"key must have shape \[2\], got \[1\]"),
+        (5, torch.zeros(2), "key must be int64"),
         (6, 9, "scheme must be 0, 1, 2 or 3, got 9"),
         (7, -1, r"threshold must be in \[0, 2\*\*24\], got -1"),
     ):
@@ -207,7 +243,7 @@ def test_refusals_are_one_sentence() -> None:
         with pytest.raises(RuntimeError, match=message):
             ops.enumerate_candidates(*wrong)
     with pytest.raises(RuntimeError, match="selfhash needs a context"):
-        ops.enumerate_candidates(*call[:4], at.context[:, :0], 1, 1, 100, 1.0, 1.0)
+        ops.enumerate_candidates(*call[:4], at.context[:, :0], key_tensor([1, 2]), 1, 100, 1.0, 1.0)
     with pytest.raises(RuntimeError, match=r"window must be in \[0, 64\], got 65"):
         ops.score_tokens(torch.arange(3), 65, 1, 0, 5)
 

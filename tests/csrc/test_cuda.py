@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from prf_inputs import key_tensor, mixed_keys
 
 from caw import ops
 from caw.record import Record
@@ -54,7 +55,10 @@ def test_scores(name: str) -> None:
 def test_noise() -> None:
     context = torch.randint(0, 2**32, (3, 3))
     for vocab_size in (1, 5, 49_152, 128_257):
-        got, expected = (ops.sampling_noise(c, 77, vocab_size).cpu() for c in (context.cuda(), context))
+        keys = key_tensor(mixed_keys(77, 3))
+        got, expected = (
+            ops.sampling_noise(c, k, vocab_size).cpu() for c, k in ((context.cuda(), keys.cuda()), (context, keys))
+        )
         assert_close(got, expected, "float32")
 
 

@@ -188,7 +188,7 @@ def step_case(batch: int, positions: int, k: int, hidden: int, width: int, extra
     weights[1] = weights[1].abs() + 0.5
     ladder = [torch.randint(0, 9, (batch, width)), torch.randint(-3, 4, (batch, width)).float() / 2]
     counts, pending = torch.randint(1, width + 1, (batch,)), torch.randint(-2, 3, (batch,))
-    return [probs, weights, *ladder, counts, pending, torch.rand(batch), torch.rand(batch)]
+    return [probs, weights, *ladder, counts, pending, torch.rand(batch), torch.rand(batch), torch.rand(batch) * 2]
 
 
 @pytest.mark.parametrize("transform", range(len(TRANSFORMS)), ids=TRANSFORMS)
@@ -211,6 +211,7 @@ def test_evaluator_step_of_nan_marks_nothing_and_refuses_what_does_not_fit() -> 
     case = step_case(3, 2, 5, 4, 3)
     case[0][1][1] = torch.nan
     case[5].fill_(-1)
+    case[8].fill_(1.0)
     capacity, strength, choice = ops.evaluator_step(*case, 5, 1, 0.7, 9.0, 2, 1.0)
     assert capacity.isnan().tolist() == strength.isnan().tolist() == [False, True, False]
     assert choice[1] == 0
@@ -219,6 +220,8 @@ def test_evaluator_step_of_nan_marks_nothing_and_refuses_what_does_not_fit() -> 
         (0, [case[0][0], case[0][1][:, :4]], r"probs must have shape \[3, >= k\] with k >= 1, got \[3, 4\] for k 5"),
         (1, case[1][:7], "weights must be mean, scale, W1, b1, W2, b2, W3, b3, got 7 tensors"),
         (5, case[5][:2], r"pending must have shape \[3\], got \[2\]"),
+        (8, case[8][:2], r"factor must have shape \[3\], got \[2\]"),
+        (8, case[8].double(), "factor must be float32"),
     ):
         with pytest.raises(RuntimeError, match=message):
             ops.evaluator_step(*case[:index], bad, *case[index + 1 :], 5, 1, 0.7, 9.0, 2, 1.0)
@@ -269,7 +272,7 @@ def test_eight_threads_get_the_same_results() -> None:
             *ops.topk_softmax(logits, 100),
             ops.sibling_attention(**case),
             ops.score_tokens(tokens, 4, 7, 2, 0)[0],
-            ops.sampling_noise(tokens[:6].view(2, 3), 5, 3001),
+            ops.sampling_noise(tokens[:6].view(2, 3), tokens[:2], 3001),
             ops.permutation_green(seeds, 3001, 750),
         ]
 

@@ -14,11 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from caw import ops
+from caw.decoding.capture.cuda_graph import WARM_UP
 from caw.decoding.capture.device_step import DeviceStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.decoder import Decoder
 from caw.decoding.forward.attention import caw_attention
-from caw.decoding.sampling import stream_ids
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowSettings
 from caw.decoding.step_result import StepResult
 
 
@@ -46,10 +48,10 @@ def started(
 
 def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
     """Put prompts into the free slots."""
-    count = len(prompts)
+    row = RowSettings.of(decoder.plan.settings)
+    requests = requests_for(prompts, [row.max_new_tokens] * len(prompts), [row] * len(prompts))
     with torch.inference_mode(), decoder.attention:
-        budgets = [decoder.plan.settings.max_new_tokens] * count
-        decoder._refill(deque(range(count)), prompts, budgets, stream_ids(prompts))
+        decoder._refill(deque(enumerate(requests)))
 
 
 def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
@@ -57,6 +59,7 @@ def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
     state, cache, ring = step.state, step.cache, step.ring
     found = {name: value for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
     found |= {f"record {i}": tensor for i, tensor in enumerate(state.records)}
+    found |= {f"row {i}": tensor for i, tensor in enumerate(state.rows.tensors)}
     found |= {"store": cache.store, "scratch": cache.scratch, "lengths": cache.lengths}
     found |= {"ring": ring.integers, "cursor": ring.cursor} | ({} if ring.floats is None else {"floats": ring.floats})
     return found
@@ -93,6 +96,24 @@ class Recording(TorchDispatchMode):
                 for old, new in zip(_tensors_of(out), _tensors_of(again), strict=True):
                     if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
                         old.copy_(new)
+
+
+class Replayed:
+    """Stands for CapturedStep: a few calls as they are, one recorded, the rest replays."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.calls, self.graph = step, 0, None
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.calls <= WARM_UP:
+            self.step()
+        else:
+            with Recording() as graph:
+                self.step()
+            self.graph = graph
 
 
 def _tensors_of(tree: Any) -> Iterator[torch.Tensor]:
@@ -140,8 +161,7 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
                 if buffer is not None:
                     module._buffers[name] = fake(buffer)
     step.step.model, decoder.attention = model, caw_attention(model)
-    step.step.ends = fake(step.step.ends)
-    for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
+    for owner in (step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
                 setattr(owner, name, fake(value))

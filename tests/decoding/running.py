@@ -9,6 +9,8 @@ import torch
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.trace import SequenceTrace
 from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
@@ -57,6 +59,7 @@ def make_decoder(
     kernels: Any = None,
     prompt_cache: Any = None,
     processors: Any = None,
+    limits: RowLimits | None = None,
     **settings: Any,
 ) -> Decoder:
     """A decoder whose texts end with these ids alone; marks decide about ends unless told otherwise."""
@@ -64,7 +67,7 @@ def make_decoder(
     chosen = Settings(**{"mark_eos": True, **settings})
     plan = make_plan(
         facts, watermark, policy or FixedStrength(1.0), chosen, batch, capacity, kernels=kernels, captured=fixed,
-        prompt_cache=prompt_cache, processors=processors,
+        prompt_cache=prompt_cache, processors=processors, limits=limits,
     )  # fmt: skip
     return Decoder(model, plan)
 
@@ -83,16 +86,21 @@ def run(
     on_token: Any = None,
     watched: bool = True,
     prompt_cache: Any = None,
+    rows: list[RowSettings] | None = None,
     **settings: Any,
 ) -> Run:
     """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold.
 
+    rows: settings of each prompt, its budget among them; None = those of the call for all.
     watched: keep what happened in each step, which reads from the device.
     """
     decoder = make_decoder(
         model, watermark, policy, batch or len(prompts), max(map(len, prompts)) + max_new_tokens, fixed=fixed,
-        kernels=kernels, prompt_cache=prompt_cache, max_new_tokens=max_new_tokens, **settings,
+        kernels=kernels, prompt_cache=prompt_cache, max_new_tokens=max_new_tokens,
+        limits=RowLimits.of(rows, settings.get("eos_token_ids", ())) if rows else None, **settings,
     )  # fmt: skip
+    own = rows or [RowSettings.of(decoder.plan.settings)] * len(prompts)
+    requests = requests_for(prompts, budgets or [row.max_new_tokens for row in own], own)
     result = Run([[]] * len(prompts), [""] * len(prompts), [SequenceTrace()] * len(prompts), [""] * len(prompts))
     original = decoder.step.take
 
@@ -104,7 +112,7 @@ def run(
 
     if watched:
         decoder.step.take = step  # type: ignore[method-assign]
-    for sequence in decoder.run(prompts, budgets or [max_new_tokens] * len(prompts), on_token):
+    for sequence in decoder.run(requests, on_token):
         result.tokens[sequence.index] = sequence.tokens
         result.reasons[sequence.index] = sequence.finish_reason
         result.traces[sequence.index] = sequence.trace

@@ -115,8 +115,8 @@ def test_candidate_slots() -> None:
              (caw.EXP(key=1, top_k=3), policy, 4), (caw.EXP(key=1, top_k=10), policy, 8),
              (caw.EXP(key=1, strength="scale"), policy, 8)]  # fmt: skip
     for watermark, chosen, expected in cases:
-        assert candidate_slots(watermark, chosen, Settings()) == expected
-    assert candidate_slots(caw.EXP(key=1), policy, Settings(slots=3)) == 3
+        assert candidate_slots(watermark, chosen, Settings(), chosen.max_strength) == expected
+    assert candidate_slots(caw.EXP(key=1), policy, Settings(slots=3), 1.5) == 3
 
 
 def test_too_strong_for_the_record_is_refused(llama: Any) -> None:

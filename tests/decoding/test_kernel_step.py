@@ -88,10 +88,9 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
         if step.step.evaluator is not None:
             step.step.evaluator = copy.deepcopy(step.step.evaluator).to("meta")
     step.step.kernels = step.cache.kernels = kernels
-    step.step.ends = step.step.ends.to("meta")
     if step.step.noise is not None:
         object.__setattr__(step.step.noise, "native", True)
-    for owner in (step.state, step.cache, step.ring, step.state.current, *step.state.history):
+    for owner in (step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
                 setattr(owner, name, value.to("meta"))

@@ -16,6 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import caw
 from caw.decoding.decoder import Decoder
 from caw.decoding.memory_needs import decoding_needs
+from caw.decoding.request import Request
+from caw.decoding.row_settings import RowSettings
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
 from caw.models.facts import vocabulary_size
@@ -68,7 +70,10 @@ def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: i
     capacity = max(lengths) + 2
     decoder = make_decoder(model, caw.KGW(key=1), policy, len(prompts), capacity, max_new_tokens=2)
     needs = decoding_needs(decoder.plan.facts, capacity, 2, 1, history)
-    peak = allocated(lambda: list(decoder.run(prompts, [2] * len(prompts))), tmp_path / "trace.json")
+    peak = allocated(
+        lambda: list(decoder.run([Request(ids, 2, RowSettings(max_new_tokens=2)) for ids in prompts])),
+        tmp_path / "trace.json",
+    )
     assert peak <= needs.fixed + len(prompts) * needs.per_sequence < 5 * peak
 
 
@@ -87,4 +92,4 @@ def run_one_step(decoder: Decoder, prompts: list[list[int]]) -> None:
     decoder.step.take = step  # type: ignore[method-assign]
     decoder._release = lambda: None  # type: ignore[method-assign]
     with pytest.raises(Reached):
-        next(decoder.run(prompts, [20] * len(prompts)))
+        next(decoder.run([Request(ids, 20, RowSettings(max_new_tokens=20)) for ids in prompts]))

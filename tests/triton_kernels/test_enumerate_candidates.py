@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
+from prf_inputs import key_tensor, mixed_keys
 
 from caw.record import Record
 from caw.testing import assert_close
@@ -32,8 +33,9 @@ def compare(device, watermark, at, greatest):
     from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 
     native, record = watermark.native, at.record
-    tensors = [record.values, record.ids, at.race_values, at.scores, at.context]
-    numbers = (native.signed_key, native.scheme, native.threshold, watermark.full, greatest)
+    keys = torch.full_like(record.ids[:, 0], native.signed_key)
+    tensors = [record.values, record.ids, at.race_values, at.scores, at.context, keys]
+    numbers = (native.scheme, native.threshold, watermark.full, greatest)
     candidates, needs, counts = (x.cpu() for x in enumerate_candidates(*(t.to(device) for t in tensors), *numbers))
     expected = watermark.ladder(at, greatest)
     reference = enumerate_candidates_ref(*tensors, *numbers)
@@ -93,9 +95,10 @@ def test_no_logits_keep_it_for_ever(device, name, bad):
     scores[:, 5] = bad
     at = position(scores, watermark.window)
     native = watermark.native
-    tensors = [at.record.values, at.record.ids, at.race_values, at.scores, at.context]
+    keys = torch.full_like(at.record.ids[:, 0], native.signed_key)
+    tensors = [at.record.values, at.record.ids, at.race_values, at.scores, at.context, keys]
     candidates, _, counts = enumerate_candidates(
-        *(t.to(device) for t in tensors), native.signed_key, native.scheme, native.threshold, watermark.full, 1.0
+        *(t.to(device) for t in tensors), native.scheme, native.threshold, watermark.full, 1.0
     )
     assert torch.equal(candidates[:, 0].cpu(), at.record.ids[:, 0])
     assert bool(((counts >= 1) & (counts <= candidates.shape[1])).all())
@@ -107,6 +110,7 @@ def test_no_logits_keep_it_for_ever(device, name, bad):
         ({0: torch.zeros(2, 129)}, "values must have 1 to 128 columns, got 129; shorten the record"),
         ({1: torch.zeros(2, 9)}, "ids must be int64, got float32"),
         ({4: torch.zeros(3, 1, dtype=torch.int64)}, r"context must have shape \[2, any\], got \[3, 1\]"),
+        ({5: torch.zeros(1, dtype=torch.int64)}, r"key must have shape \[2\], got \[1\]"),
         ({6: 4}, r"scheme must be in \[0, 3\], got 4"),
         ({6: 1, 4: torch.zeros(2, 0, dtype=torch.int64)}, "context must hold at least 1 token for selfhash, got 0"),
         ({7: -1}, r"threshold must be in \[0, 2\*\*24\], got -1"),
@@ -118,9 +122,32 @@ def test_wrong_input_is_named(device, change, message):
     scores = torch.randn(2, 9)
     at = position(scores, 1)
     values, ids = at.record.values[:, :9].contiguous(), at.record.ids[:, :9].contiguous()
-    arguments = [values, ids, scores, scores, at.context, 5, 0, 100, 1.0, 1.0]
+    arguments = [values, ids, scores, scores, at.context, key_tensor([5, 6]), 0, 100, 1.0, 1.0]
     for index, wrong in change.items():
         arguments[index] = wrong
     arguments = [a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments]
     with pytest.raises((TypeError, ValueError), match=message):
         enumerate_candidates(*arguments)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_rows_of_other_keys(device, name):
+    """Each row's ladder is that of its key alone."""
+    from caw.triton_kernels.enumerate_candidates import enumerate_candidates
+
+    watermark = BUILDERS[name](**({} if "top" in name or name == "scale" else {"gamma": 0.01, "delta": 5.0}))
+    native, at = watermark.native, position(torch.randn(4, 900), watermark.window)
+    keys = key_tensor(mixed_keys(native.key, 4))
+    tensors = [at.record.values, at.record.ids, at.race_values, at.scores, at.context, keys]
+    numbers = (native.scheme, native.threshold, watermark.full, 1.0)
+    together = [x.cpu() for x in enumerate_candidates(*(t.to(device) for t in tensors), *numbers)]
+    for row in range(4):
+        own = [t[row : row + 1] for t in tensors]
+        alone = enumerate_candidates(*(t.to(device) for t in own), *numbers)
+        reference = enumerate_candidates_ref(*own, *numbers)
+        reached = int(reference[2])
+        for mixed, single, expected in zip(together, alone, reference, strict=True):
+            assert torch.equal(mixed[row], single[0].cpu())
+            if expected.dtype == torch.int64:
+                assert torch.equal(mixed[row].view(-1)[:reached], expected[0].view(-1)[:reached])
+    assert len({tuple(row) for row in together[0].tolist()}) > 1

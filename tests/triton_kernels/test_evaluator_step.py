@@ -61,7 +61,7 @@ def test_equals_the_reference(device, previous, following, k, hidden, transform)
     rule = RULES.index("reweight")
     pending = torch.tensor([-1, 5, -1, 0, -1])
     arguments = [records(5, spec.positions), weights, *ladder(5, 2, rule), pending, torch.rand(5), torch.rand(5),
-                 k, TRANSFORMS.index(transform), 0.9, 1.5, rule, 4.0]  # fmt: skip
+                 torch.rand(5) * 2, k, TRANSFORMS.index(transform), 0.9, 1.5, rule, 4.0]  # fmt: skip
     actual = evaluator_step(*(move(device, x) for x in arguments))
     expected = ref.evaluator_step_ref(*arguments)
     assert_close(actual[0], expected[0], "evaluator")
@@ -81,7 +81,7 @@ def test_extra_inputs(device, columns, strided):
     first = [inputs.mean(0), inputs.std(0) + 0.5, torch.randn(24, inputs.shape[1]) / inputs.shape[1] ** 0.5 * 5]
     weights = [*first, *network(spec, 24).weights()[3:]]
     arguments = [probs, weights, *ladder(5, 4, rule), torch.full((5,), -1), torch.rand(5), torch.rand(5),
-                 37, 1, 0.9, 1.5, rule, 10.0]  # fmt: skip
+                 torch.ones(5), 37, 1, 0.9, 1.5, rule, 10.0]  # fmt: skip
     actual = evaluator_step(*(move(device, x) for x in [*arguments, extra]))
     expected = ref.evaluator_step_ref(*arguments, extra)
     assert expected[0].min() > 1e-3 and expected[0].max() - expected[0].min() > 0.1
@@ -99,7 +99,7 @@ def test_bad_extra_inputs_name_the_argument(device, extra):
 
     spec = FeatureSpec(0, 0, 5)
     arguments = [records(5, 1, 5), network(spec, 3).weights(), *ladder(5, 2, 0), torch.full((5,), -1), torch.rand(5),
-                 torch.rand(5), 5, 1, 0.9, 1.5, 0, 4.0, extra]  # fmt: skip
+                 torch.rand(5), torch.ones(5), 5, 1, 0.9, 1.5, 0, 4.0, extra]  # fmt: skip
     with pytest.raises((TypeError, ValueError), match=r"^extra must"):
         evaluator_step(*(move(device, x) for x in arguments))
 
@@ -124,7 +124,7 @@ def test_theta_zero_protects_everything(device):
     spec = FeatureSpec()
     rule = RULES.index("scale")
     arguments = [records(3, 3), network(spec, 8).weights(), *ladder(3, 5, rule), torch.full((3,), -1), torch.ones(3),
-                 torch.ones(3), 100, 1, 0.0, 5.0, rule, 1.0]  # fmt: skip
+                 torch.ones(3), torch.ones(3), 100, 1, 0.0, 5.0, rule, 1.0]  # fmt: skip
     _, strength, choice = evaluator_step(*(move(device, x) for x in arguments))
     assert not strength.any() and not choice.any()
 
@@ -139,7 +139,7 @@ def test_what_is_not_a_number_marks_nothing(device, transform, rule):
     parts = records(3, spec.positions)
     parts[1][1] = float("nan")
     arguments = [parts, network(spec, 8).weights(), *ladder(3, 5, rule), torch.full((3,), -1), torch.ones(3),
-                 torch.ones(3), 100, TRANSFORMS.index(transform), 0.9, 1.0, rule, 20.0]  # fmt: skip
+                 torch.ones(3), torch.ones(3), 100, TRANSFORMS.index(transform), 0.9, 1.0, rule, 20.0]  # fmt: skip
     capacity, strength, choice = (x.cpu() for x in evaluator_step(*(move(device, x) for x in arguments)))
     expected = ref.evaluator_step_ref(*arguments)
     assert capacity[1].isnan() and strength[1].isnan() and choice[1] == expected[2][1] == 0
@@ -198,8 +198,8 @@ def test_reweighting_rounds_twice_and_ties_go_to_the_smaller_id(device):
         ("probs", {0: lambda x: []}, ValueError),
         ("probs", {0: lambda x: x * 2}, ValueError),
         (r"probs\[1\]", {0: lambda x: [x[0], x[1].double(), x[2]]}, TypeError),
-        ("k", {8: lambda x: 101}, ValueError),
-        (r"weights\[2\]", {8: lambda x: 99}, ValueError),
+        ("k", {9: lambda x: 101}, ValueError),
+        (r"weights\[2\]", {9: lambda x: 99}, ValueError),
         ("weights", {1: lambda x: x[:7]}, ValueError),
         (r"weights\[4\]", {1: lambda x: [*x[:4], x[4][:, :3], *x[5:]]}, ValueError),
         (r"weights\[0\]", {1: lambda x: [x[0].double(), *x[1:]]}, TypeError),
@@ -207,15 +207,16 @@ def test_reweighting_rounds_twice_and_ties_go_to_the_smaller_id(device):
         ("needs", {3: lambda x: x[:, :1]}, ValueError),
         ("counts", {4: lambda x: x[:1]}, ValueError),
         ("pending", {5: lambda x: x.bool()}, TypeError),
-        ("transform", {9: lambda x: 3}, ValueError),
-        ("rule", {12: lambda x: 3}, ValueError),
+        ("factor", {8: lambda x: x.double()}, TypeError),
+        ("transform", {10: lambda x: 3}, ValueError),
+        ("rule", {13: lambda x: 3}, ValueError),
     ],
 )
 def test_bad_input_names_the_argument(device, name, change, error):
     from caw.triton_kernels.evaluator_step import evaluator_step
 
     arguments = [records(2, 3), network(FeatureSpec(), 8).weights(), *ladder(2, 2, 0), torch.full((2,), -1),
-                 torch.ones(2), torch.ones(2), 100, 1, 0.5, 1.0, 0, 4.0]  # fmt: skip
+                 torch.ones(2), torch.ones(2), torch.ones(2), 100, 1, 0.5, 1.0, 0, 4.0]  # fmt: skip
     arguments = [move(device, x) for x in arguments]
     for index, how in change.items():
         arguments[index] = how(arguments[index])

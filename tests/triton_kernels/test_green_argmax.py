@@ -6,16 +6,16 @@ import pytest
 import torch
 from caw.triton_kernels import prf_ref as prf
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
-from prf_inputs import KEYS, WIDTHS, contexts
+from prf_inputs import KEYS, WIDTHS, contexts, key_tensor, mixed_keys
 
 from caw.watermarks import KGW, Unigram, keys
 
 
 def compare_scan(device, scores, context, key, gamma=0.25, selfhash=False, wanted=None):
     from caw.triton_kernels.green_argmax import green_argmax
-    from caw.triton_kernels.prf import key_tensor
 
-    arguments = (scores, context, key_tensor(key, device), prf.green_threshold(gamma), selfhash, wanted)
+    keys = key_tensor(mixed_keys(key, len(scores)), device)
+    arguments = (scores, context, keys, prf.green_threshold(gamma), selfhash, wanted)
     actual = green_argmax(*arguments)
     expected = green_argmax_ref(*(x.cpu() if isinstance(x, torch.Tensor) else x for x in arguments))
     assert torch.equal(actual[0].cpu(), expected[0]) and torch.equal(actual[1].cpu(), expected[1])
@@ -28,11 +28,10 @@ def compare_scan(device, scores, context, key, gamma=0.25, selfhash=False, wante
 def test_scans_find_the_greens_of_the_words(device, key, width):
     """Every token of a small vocabulary by itself is found green exactly where the reference's word says so."""
     from caw.triton_kernels.green_argmax import green_argmax
-    from caw.triton_kernels.prf import key_tensor
 
     context, count = contexts(1, width, device), 8
     only = torch.full((count, count), -torch.inf, device=device).fill_diagonal_(1.0)  # row t holds token t alone
-    token, _ = green_argmax(only, context.expand(count, -1), key_tensor(key, device), 1 << 23, False)
+    token, _ = green_argmax(only, context.expand(count, -1), key_tensor([key] * count, device), 1 << 23, False)
     words = prf.vocabulary_words(key, context.cpu(), count)[0]
     assert torch.equal(token.cpu() >= 0, prf.green(words, 0.5))
 
@@ -58,14 +57,13 @@ def test_scan_with_ties_masks_strides_and_unwanted_rows(device):
 def test_scan_is_what_the_watermarks_do(device, watermark):
     """The full scan of a green-list watermark on its own key and context."""
     from caw.triton_kernels.green_argmax import green_argmax
-    from caw.triton_kernels.prf import key_tensor
 
     scores, context = torch.randn(2, 1001), contexts(2, watermark.window, torch.device("cpu"))
     masked = torch.where(watermark.green_vocabulary(context, 1001), scores, -torch.inf)
     selfhash = getattr(watermark, "seeding", "") == "selfhash"
     key = keys.derive_key(5, b"caw/unigram" if watermark.name == "unigram" else b"caw/kgw")
     token, _ = green_argmax(
-        scores.to(device), context.to(device), key_tensor(key, device), prf.green_threshold(0.25), selfhash
+        scores.to(device), context.to(device), key_tensor([key] * 2, device), prf.green_threshold(0.25), selfhash
     )
     assert torch.equal(token.cpu(), masked.argmax(dim=1))
 

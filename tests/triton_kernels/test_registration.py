@@ -50,7 +50,7 @@ def arguments(name, device):
         "evaluate_capacity": (f(batch, 6), weights),
         "select_candidate": (*ladder, f(batch).abs(), 0, 4.0),
         "evaluator_step": ([f(batch, 3).softmax(1)] * 2, weights, *ladder, torch.full((batch,), -1, device=device),
-                           f(batch), f(batch), 3, 1, 0.5, 1.0, 0, 4.0),
+                           f(batch), f(batch), f(batch).abs(), 3, 1, 0.5, 1.0, 0, 4.0),
         "green_argmax": (f(batch, 50), context, key, 1 << 22, False),
         "race_values": (f(batch, 3), i(batch, 3), f(batch, 3), context, key),
     }[name]  # fmt: skip

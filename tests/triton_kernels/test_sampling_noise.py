@@ -16,5 +16,8 @@ def test_draws_equal_the_reference(device, key, vocab_size):
 
     streams, positions = torch.randint(0, 2**32, (3, 2)), torch.tensor([0, 5, 2**40])
     context = torch.cat([streams, positions[:, None]], dim=1)
-    draws = sampling_noise(context.to(device), key, vocab_size)
-    assert_close(draws, sampling_noise_ref(context, key, vocab_size), "float32")
+    keys = torch.tensor([key, 5, ~key])
+    draws = sampling_noise(context.to(device), keys.to(device), vocab_size)
+    assert_close(draws, sampling_noise_ref(context, keys, vocab_size), "float32")
+    alone = [sampling_noise_ref(context[b : b + 1], keys[b : b + 1], vocab_size) for b in range(3)]
+    assert torch.equal(sampling_noise_ref(context, keys, vocab_size), torch.cat(alone))

@@ -85,6 +85,6 @@ class DeviceStep:
 
     def __call__(self) -> None:
         result = self.step.take(self.state, self.cache)
-        self.state.finish(result.tokens, result.emitted, self.step.ends)
+        self.state.finish(result.tokens, result.emitted)
         self.cache.lengths.masked_fill_(~self.state.active, 0)  # a slot at rest reads no prefix
         self.ring.write(result)

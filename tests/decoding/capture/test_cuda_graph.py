@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import build, prompt
-from decoding.capturing import HostData, Recording, fake_step, newest, refill, started, tensors
+from decoding.capturing import HostData, Recording, Replayed, fake_step, newest, refill, started, tensors
 from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 import caw
 from caw import ops
 from caw.decoding.capture import run_ahead
-from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
+from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.eager_step import EagerStep
 
@@ -200,24 +200,6 @@ def test_replay_of_other_architectures(name: str) -> None:
             plain()
             graph.replay()
             same_results(plain, recorded)
-
-
-class Replayed:
-    """Stands for CapturedStep: a few calls as they are, one recorded, the rest replays."""
-
-    def __init__(self, step: Any) -> None:
-        self.step, self.calls, self.graph = step, 0, None
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.graph is not None:
-            self.graph.replay()
-        elif self.calls <= WARM_UP:
-            self.step()
-        else:
-            with Recording() as graph:
-                self.step()
-            self.graph = graph
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
