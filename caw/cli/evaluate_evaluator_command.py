@@ -6,8 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.fitting.labels import TEMPLATE, digest
-from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
+from caw.fitting.settings import QUICK, WINDOWS, LabelFile, Reading, TrainSettings
 from caw.io.files import check_paths, write_text
 from caw.io.inputs import read_text
 from caw.io.progress import Bar
@@ -113,7 +112,7 @@ def evaluate_evaluator_command(
             require("matplotlib", "--plot")
         from caw.evaluator import Evaluator, shipped_for
         from caw.fitting import ablation
-        from caw.fitting.pipeline import fitted, labelled, obtain_positions, protect_line_ends, table_for
+        from caw.fitting.pipeline import fitted, labelled, protect_line_ends, stored_positions, table_for
 
         output = Output(json_file, table, plot)
         check_paths(
@@ -121,7 +120,7 @@ def evaluate_evaluator_command(
              "--prefix-file": prefix_file},
             {"--json": json_file, "--table": table, "--plot": plot},
         )  # fmt: skip
-        texts = labelled(labels, data_dir, statement)
+        texts = labelled(LabelFile(labels, data_dir, statement))
         name = evaluator or shipped_for(model)
         known = Evaluator.load(name) if name else None
         data = known.provenance.get("data", {}) if known else {}
@@ -132,10 +131,7 @@ def evaluate_evaluator_command(
         specs = ablation.variants(_transforms(transforms), _window(window), line_ends)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
         device = opt.prepare_device(device, threads)
-        with _folder(positions) as folder:
-            stored = obtain_positions(
-                model, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype
-            )
+        with stored_positions(Reading(model, template, prefix, positions, device, dtype), texts) as stored:
             if line_ends:
                 stored = protect_line_ends(stored, model)
             known = known and fitted(known, model, stored)
@@ -196,15 +192,6 @@ def _window(name: str | None) -> str | None:
     if name is not None and name not in WINDOWS:
         raise ValueError(f"--window must be one of {', '.join(WINDOWS)}, got {name!r}; choose one of these")
     return name
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="caw-positions-") as folder:
-        yield Path(folder)
 
 
 def _show(results: Mapping[str, ablation.Measured]) -> None:

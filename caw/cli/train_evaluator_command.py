@@ -13,7 +13,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.fitting.labels import TEMPLATE
-from caw.fitting.settings import TrainSettings
+from caw.fitting.settings import LabelFile, Reading, TrainSettings
 from caw.io.files import check_paths
 from caw.io.inputs import read_text
 from caw.requirements import require
@@ -88,10 +88,9 @@ def train_evaluator_command(
             specs = [replace(specs[0], transform=transform)]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
+        reading = Reading(model, template, prefix, positions, opt.prepare_device(device, threads), dtype)
         result = train_evaluator(
-            model, labels, data_dir, output, specs, settings, line_ends=line_ends, statement=statement,
-            template=template, prefix=prefix,
-            positions_folder=positions, device=opt.prepare_device(device, threads), dtype=dtype,
+            reading, LabelFile(labels, data_dir, statement), output, specs, settings, line_ends=line_ends,
             command=shlex.join(["caw", *sys.argv[1:]]),
         )  # fmt: skip
         _show(result["metrics"])

@@ -42,6 +42,32 @@ class Damage:
     rolled_out: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class DamageSettings:
+    """What is measured of a text.
+
+    count, seed: how many places are drawn, where none are given. alternatives: the likeliest other tokens of a place.
+    max_new_tokens: of the original; a roll-out may be as long as the original could have been. stop: as in `generate`.
+    batch_size: roll-outs decoded at once. batch_tokens: tokens of a scoring forward.
+    """
+
+    count: int = 5
+    seed: int = 0
+    alternatives: int = 1
+    max_new_tokens: int = 200
+    stop: str | None = None
+    batch_size: int = 8
+    batch_tokens: int = BATCH_TOKENS
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """Options of `generate` that original and roll-outs share."""
+        return {"return_trace": False, "progress": False, "stop": self.stop}
+
+
+Change = tuple[int, int, float]  # place, candidate, gap
+
+
 def final_answer(text: str) -> str | None:
     """What stands behind the last "####", or else the last number; without commas and a trailing full stop."""
     if ANSWER_MARK in text:
@@ -65,41 +91,31 @@ def measure_damage(
     tokenizer: Any,
     prompt: Sequence[int],
     places: Sequence[int] | None = None,
-    *,
-    alternatives: int = 1,
-    count: int = 5,
-    max_new_tokens: int = 200,
-    batch_size: int = 8,
-    batch_tokens: int = BATCH_TOKENS,
-    seed: int = 0,
-    stop: str | None = None,
+    settings: DamageSettings | None = None,
 ) -> list[Damage]:
-    """Damage of the likeliest `alternatives` other tokens at places of the model's greedy continuation of a prompt.
+    """Damage of the likeliest other tokens at places of the model's greedy continuation of a prompt.
 
-    Args:
-        prompt: token ids. places: indices into the new tokens; None = `count` of them drawn with `seed`.
-        max_new_tokens: of the original; a roll-out may be as long as the original could have been.
-        batch_size: roll-outs decoded at once. batch_tokens: tokens of a scoring forward. stop: as in `generate`.
+    prompt: token ids. places: indices into the new tokens; None = drawn as the settings say.
 
     Deterministic, ordered by place, then by the candidate's rank. What the roll-outs share goes through the model once.
     Raises ValueError for a place outside the new tokens or a prompt that nothing follows.
     """
-    options: dict[str, Any] = {"return_trace": False, "progress": False, "stop": stop}
-    original = generate(model, tokenizer, [list(prompt)], max_new_tokens=max_new_tokens, **options)
+    settings = settings or DamageSettings()
+    original = generate(model, tokenizer, [list(prompt)], max_new_tokens=settings.max_new_tokens, **settings.decoding)
     new = original.sequences[0]
     if not new:
         raise ValueError("expected a prompt that the model continues, it wrote nothing; give another")
-    places = choose_places(len(new), count, seed) if places is None else list(places)
+    places = choose_places(len(new), settings.count, settings.seed) if places is None else list(places)
     for place in places:
         if not 0 <= place < len(new):
             raise ValueError(f"places must be in [0, {len(new)}), the new tokens, got {place}; leave it out")
     if not places:
         return []
     ids = [*prompt, *new]
-    changes = _changes(model, ids, len(prompt), places, alternatives)
-    falls = _falls(model, ids, len(prompt), changes, batch_tokens)
+    changes = _changes(model, ids, len(prompt), places, settings.alternatives)
+    falls = _falls(model, ids, len(prompt), changes, settings.batch_tokens)
     starts = [[*prompt, *new[:place], candidate] for place, candidate, _ in changes]
-    ends = _roll_out(model, tokenizer, changes, starts, max_new_tokens, batch_size, options)
+    ends = _roll_out(model, tokenizer, changes, starts, settings)
     answer = final_answer(original.texts[0])
     found = []
     for (place, candidate, gap), fall, rest in zip(changes, falls, ends, strict=True):
@@ -107,9 +123,6 @@ def measure_damage(
         kept = None if answer is None else final_answer(text) == answer
         found.append(Damage(place, new[place], candidate, gap, fall, kept, tuple(rest)))
     return found
-
-
-Change = tuple[int, int, float]  # place, candidate, gap
 
 
 def _changes(model: Any, ids: Sequence[int], first: int, places: Sequence[int], alternatives: int) -> list[Change]:
@@ -135,22 +148,19 @@ def _roll_out(
     tokenizer: Any,
     changes: Sequence[Change],
     starts: Sequence[list[int]],
-    max_new_tokens: int,
-    batch_size: int,
-    options: dict[str, Any],
+    settings: DamageSettings,
 ) -> list[list[int]]:
     """Greedy continuations of the starts, each within what the original's budget leaves; none behind an end token."""
     stops = end_token_ids(model, tokenizer)
-    going = [
-        i for i, (place, candidate, _) in enumerate(changes) if place + 1 < max_new_tokens and candidate not in stops
-    ]
+    left = [settings.max_new_tokens - place - 1 for place, _, _ in changes]
+    going = [i for i, (_, candidate, _) in enumerate(changes) if left[i] > 0 and candidate not in stops]
     rests: list[list[int]] = [[] for _ in starts]
     if going:
         # one call: what the starts share is prefilled once; a longer budget for some is cut afterwards (greedy)
-        budget = max(max_new_tokens - changes[i][0] - 1 for i in going)
         out = generate(
-            model, tokenizer, [starts[i] for i in going], max_new_tokens=budget, batch_size=batch_size, **options
-        )
+            model, tokenizer, [starts[i] for i in going], max_new_tokens=max(left[i] for i in going),
+            batch_size=settings.batch_size, **settings.decoding,
+        )  # fmt: skip
         for i, sequence in zip(going, out.sequences, strict=True):
-            rests[i] = sequence[: max_new_tokens - changes[i][0] - 1]
+            rests[i] = sequence[: left[i]]
     return rests

@@ -16,11 +16,11 @@ import transformers
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.network import Evaluator
 from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table
-from caw.fitting.labels import TEMPLATE, LabelledText, digest, read_labels, restate
+from caw.fitting.labels import LabelledText, digest, read_labels, restate
 from caw.fitting.metrics import compare, document_interval
 from caw.fitting.positions import SPLIT, Positions
 from caw.fitting.recording import record_positions
-from caw.fitting.settings import TrainSettings
+from caw.fitting.settings import LabelFile, Reading, TrainSettings
 from caw.fitting.train import choose_transform, predict, train
 from caw.io.files import write_text
 from caw.io.progress import doing
@@ -32,36 +32,23 @@ LICENCES = {"gsm8k": "texts: MIT, (c) 2021 OpenAI, grade-school-math (none are s
 
 
 def train_evaluator(
-    model_name: str | Path,
-    labels_path: str | Path,
-    data_dir: str | Path,
+    reading: Reading,
+    labels: LabelFile,
     output_path: str | Path,
     spec: FeatureSpec | Sequence[FeatureSpec] | None = None,
     settings: TrainSettings | None = None,
     *,
     line_ends: bool = True,
-    statement: str | None = None,
-    template: str = TEMPLATE,
-    prefix: str = "",
-    positions_folder: str | Path | None = None,
-    device: str | None = None,
-    dtype: str = "float32",
     command: str = "",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Train an evaluator for a model and write OUTPUT.safetensors with OUTPUT.json beside it.
+    """Train an evaluator for the model that reads, and write OUTPUT.safetensors with OUTPUT.json beside it.
 
     Args:
-        model_name: what `caw.load_model` takes.
-        labels_path, data_dir: label file and the folder with its texts; see `labels`.
         output_path: ends in .safetensors; its folder must exist.
         spec: features, or several that differ in their transform, of which `choose_transform` keeps the best on
             validation; None = `default_specs()`.
         line_ends: label tokens that end a line as key too; see `protect_line_ends`.
-        statement: how answers are stated in the task, in place of a reference's `#### N`; see `labels.restate`.
-        template, prefix: the prompt before each reference; see `labels.encode`.
-        positions_folder: where the model's records are kept; a complete folder made from the same model, labels and
-            prompt is used instead of running the model. None = a temporary one.
         command: what to write down as the command that made the weights.
 
     Returns what the JSON holds. Raises FileNotFoundError or ValueError in one sentence before the model runs where
@@ -69,27 +56,27 @@ def train_evaluator(
     """
     require("scikit-learn", "training evaluators")
     output = _checked_output(output_path)
-    texts = labelled(labels_path, data_dir, statement)
+    texts = labelled(labels)
     specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec
     if len({(s.classes, s.line_ends) for s in specs}) > 1:
         raise ValueError("specs must differ in their transform only, got several kinds of token classes; use one kind")
-    with _folder(positions_folder) as folder:
-        positions = obtain_positions(
-            model_name, texts, folder, template=template, prefix=prefix, device=device, dtype=dtype, progress=progress
-        )
+    with stored_positions(reading, texts, progress=progress) as positions:
         if line_ends:
-            positions = protect_line_ends(positions, model_name)
-        table = table_for(model_name, positions, specs[0].line_ends) if specs[0].classes else None
+            positions = protect_line_ends(positions, reading.model)
+        table = table_for(reading.model, positions, specs[0].line_ends) if specs[0].classes else None
         if len(specs) > 1:
             evaluator, measured = choose_transform(positions, specs, settings, table=table)
         else:
             evaluator, measured = train(positions, specs[0], settings, table)
-        prompt = {"template": template, "prefix_sha256": positions.meta["prefix_sha256"], "statement": statement}
         evaluator.provenance = {
             "model": positions.meta["model"],
             "dtype": positions.meta["dtype"],
-            "prompt": prompt,
-            "data": {**_data(texts, positions, Path(labels_path)), "line_ends": line_ends},
+            "prompt": {
+                "template": reading.template,
+                "prefix_sha256": positions.meta["prefix_sha256"],
+                "statement": labels.statement,
+            },
+            "data": {**_data(texts, positions, Path(labels.path)), "line_ends": line_ends},
             "features": evaluator.spec.to_dict(),
             "parameters": sum(p.numel() for p in evaluator.parameters()),
             "metrics": measured,
@@ -101,10 +88,10 @@ def train_evaluator(
     return evaluator.provenance
 
 
-def labelled(labels_path: str | Path, data_dir: str | Path, statement: str | None = None) -> list[LabelledText]:
-    """Labelled texts as they are trained on: see `labels.read_labels` and, with a statement, `labels.restate`."""
-    texts = read_labels(labels_path, data_dir)
-    return texts if statement is None else [restate(text, statement) for text in texts]
+def labelled(labels: LabelFile) -> list[LabelledText]:
+    """Labelled texts as they are trained on."""
+    texts = read_labels(labels.path, labels.data_dir)
+    return texts if labels.statement is None else [restate(text, labels.statement) for text in texts]
 
 
 def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, Any]:
@@ -156,33 +143,34 @@ def fitted(evaluator: Evaluator, model_name: str | Path, positions: Positions) -
     return evaluator
 
 
-def obtain_positions(
-    model_name: str | Path,
-    texts: Sequence[LabelledText],
-    folder: str | Path,
-    *,
-    template: str = TEMPLATE,
-    prefix: str = "",
-    device: str | None = None,
-    dtype: str = "float32",
-    progress: bool = True,
-) -> Positions:
-    """Stored positions of these texts: those in `folder` if it is complete, else made by running the model.
+@contextlib.contextmanager
+def stored_positions(reading: Reading, texts: Sequence[LabelledText], *, progress: bool = True) -> Iterator[Positions]:
+    """Stored positions of these texts: those in the reading's folder if it is complete, else made by running the model.
 
-    Raises ValueError if the folder was made from another model, precision, label file or prompt.
+    Without a folder they are gone when the block ends. Raises ValueError if the folder was made from another model,
+    precision, label file or prompt.
     """
-    folder = Path(folder)
+    if reading.folder is not None:
+        yield _obtain(reading, texts, Path(reading.folder), progress)
+        return
+    with tempfile.TemporaryDirectory(prefix="caw-positions-") as folder:
+        yield _obtain(reading, texts, Path(folder), progress)
+
+
+def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progress: bool) -> Positions:
     if not (folder / "meta.json").is_file():
-        with doing(f"loading {model_name}"):
-            model, tokenizer = load_model(model_name, device=device, dtype=dtype)
-        return record_positions(model, tokenizer, texts, folder, template=template, prefix=prefix, progress=progress)
+        with doing(f"loading {reading.model}"):
+            model, tokenizer = load_model(reading.model, device=reading.device, dtype=reading.dtype)
+        return record_positions(
+            model, tokenizer, texts, folder, template=reading.template, prefix=reading.prefix, progress=progress
+        )
     positions = Positions.open(folder)
     wanted = {
-        "model": str(model_name),
-        "dtype": dtype,
-        "template": template,
+        "model": str(reading.model),
+        "dtype": reading.dtype,
+        "template": reading.template,
         "labels_sha256": digest(texts),
-        "prefix_sha256": digest(prefix) if prefix else None,
+        "prefix_sha256": digest(reading.prefix) if reading.prefix else None,
     }
     for name, value in wanted.items():
         if positions.meta.get(name) != value:
@@ -200,15 +188,6 @@ def _checked_output(path: str | Path) -> Path:
     if not output.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {output.parent} to write the evaluator to; make it first")
     return output
-
-
-@contextlib.contextmanager
-def _folder(given: str | Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield Path(given)
-        return
-    with tempfile.TemporaryDirectory(prefix="caw-positions-") as folder:
-        yield Path(folder)
 
 
 def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> dict[str, Any]:

@@ -3,6 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from caw.fitting.labels import TEMPLATE
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """Labelled texts as they are on disk.
+
+    path: the labels. data_dir: the folder with the texts; see `labels.read_labels`.
+    statement: how answers are stated in the task, in place of a reference's `#### N`; see `labels.restate`.
+    """
+
+    path: str | Path
+    data_dir: str | Path
+    statement: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which model reads labelled texts, behind which prompt, and where what it says is kept.
+
+    model, device, dtype: as `caw.load_model` takes them. template, prefix: the prompt; see `labels.encode`.
+    folder: a complete one made from the same model, texts and prompt is used instead of running the model; None = a
+        temporary one.
+    """
+
+    model: str | Path
+    template: str = TEMPLATE
+    prefix: str = ""
+    folder: str | Path | None = None
+    device: str | None = None
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from caw.cli import app
 from caw.evaluator import FeatureSpec
 from caw.fitting.ablation import FIGURES
 from caw.fitting.pipeline import train_evaluator
-from caw.fitting.train import TrainSettings
+from caw.fitting.settings import LabelFile, Reading, TrainSettings
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,11 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
     evaluator = folder / "tiny.safetensors"
     spec, settings = FeatureSpec(0, 0), TrainSettings(hidden=8, max_epochs=2)
     train_evaluator(
-        model,
-        folder / "toy.jsonl",
-        folder,
+        Reading(model, folder=folder / "stored"),
+        LabelFile(folder / "toy.jsonl", folder),
         evaluator,
         spec,
         settings,
-        positions_folder=folder / "stored",
         progress=False,
     )
     return model, folder, evaluator

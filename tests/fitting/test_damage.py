@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.fitting.damage import choose_places, final_answer, measure_damage
+from caw.fitting.damage import DamageSettings, choose_places, final_answer, measure_damage
 from caw.testing import assert_close
 
 
@@ -40,10 +40,8 @@ def test_damage_is_that_of_the_definition(tiny, batch_size, batch_tokens):
     prompt, budget = tokenizer("the sky is")["input_ids"], 14
     new = greedy(model, prompt, budget)
     places = [0, 3, len(new) - 1]
-    found = measure_damage(
-        model, tokenizer, prompt, places, alternatives=2, max_new_tokens=budget, batch_size=batch_size,
-        batch_tokens=batch_tokens,
-    )  # fmt: skip
+    settings = DamageSettings(alternatives=2, max_new_tokens=budget, batch_size=batch_size, batch_tokens=batch_tokens)
+    found = measure_damage(model, tokenizer, prompt, places, settings)
     assert [d.place for d in found] == [0, 0, 3, 3, len(new) - 1, len(new) - 1]
     plain = log_probs(model, [*prompt, *new])
     for d in found:
@@ -79,7 +77,8 @@ def test_answers_are_compared(tiny, monkeypatch):
         return SimpleNamespace(sequences=[text[len(p) - len(prompt) :] for p in prompts])
 
     monkeypatch.setattr("caw.fitting.damage.generate", fake)
-    before, at, behind = measure_damage(model, tokenizer, prompt, [0, seven, seven + 1], max_new_tokens=20)
+    places, settings = [0, seven, seven + 1], DamageSettings(max_new_tokens=20)
+    before, at, behind = measure_damage(model, tokenizer, prompt, places, settings)
     assert before.answer_kept is True and at.answer_kept is False and behind.answer_kept is True
     assert calls == [20, 19]
 
@@ -110,7 +109,7 @@ def test_bad_places_and_silent_prompts_are_named(tiny):
     model, tokenizer = tiny
     prompt = tokenizer("the sky is")["input_ids"]
     with pytest.raises(ValueError, match="places must be in"):
-        measure_damage(model, tokenizer, prompt, [99], max_new_tokens=5)
-    assert measure_damage(model, tokenizer, prompt, [], max_new_tokens=5) == []
-    drawn = measure_damage(model, tokenizer, prompt, max_new_tokens=6, count=2, seed=3)
+        measure_damage(model, tokenizer, prompt, [99], DamageSettings(max_new_tokens=5))
+    assert measure_damage(model, tokenizer, prompt, [], DamageSettings(max_new_tokens=5)) == []
+    drawn = measure_damage(model, tokenizer, prompt, settings=DamageSettings(max_new_tokens=6, count=2, seed=3))
     assert [d.place for d in drawn] == choose_places(6, 2, 3)

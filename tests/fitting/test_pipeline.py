@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from caw.fitting.labels import read_labels
 from caw.fitting.pipeline import (
     default_specs,
     evaluate_evaluator,
-    obtain_positions,
     protect_line_ends,
+    stored_positions,
     train_evaluator,
 )
 from caw.fitting.positions import Positions
-from caw.fitting.train import TrainSettings
+from caw.fitting.settings import LabelFile, Reading, TrainSettings
 from caw.io.token_texts import token_texts
 from caw.models import load_tokenizer
 
@@ -51,7 +52,12 @@ def test_train_evaluator(setup, tmp_path):
     output = tmp_path / "tiny.safetensors"
     stored = tmp_path / "positions"
     written = train_evaluator(
-        model, labels, data, output, settings=QUICK, positions_folder=stored, command="made by a test", progress=False
+        Reading(model, folder=stored),
+        LabelFile(labels, data),
+        output,
+        settings=QUICK,
+        command="made by a test",
+        progress=False,
     )
     assert json.loads(output.with_suffix(".json").read_text()) == json.loads(json.dumps(written))
     evaluator = Evaluator.load(output)
@@ -70,8 +76,8 @@ def test_train_evaluator(setup, tmp_path):
 def test_line_ends_are_labelled_key(setup, tmp_path):
     """Two spans a document, and one line break between them that no span holds."""
     model, labels, data = setup
-    positions = obtain_positions(model, read_labels(labels, data), tmp_path, progress=False)
-    protected = protect_line_ends(positions, model)
+    with stored_positions(Reading(model, folder=tmp_path), read_labels(labels, data), progress=False) as positions:
+        protected = protect_line_ends(positions, model)
     texts = token_texts(load_tokenizer(model), positions.arrays["token"].tolist())
     breaks = np.array(["\n" in text for text in texts])
     assert breaks.sum() == 40 and not positions.key[breaks].any()
@@ -84,7 +90,7 @@ def test_specs_of_one_kind_only(setup, tmp_path):
     model, labels, data = setup
     specs = [default_specs()[0], default_specs(line_ends=False)[1]]
     with pytest.raises(ValueError, match="must differ in their transform only"):
-        train_evaluator(model, labels, data, tmp_path / "e.safetensors", specs, QUICK)
+        train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "e.safetensors", specs, QUICK)
 
 
 STATEMENT = "The answer is {answer}."
@@ -93,8 +99,8 @@ STATEMENT = "The answer is {answer}."
 def test_a_statement_takes_the_place_of_the_final_line(setup, tmp_path):
     model, labels, data = setup
     written = train_evaluator(
-        model, labels, data, tmp_path / "e.safetensors", default_specs()[:1], QUICK, statement=STATEMENT,
-        positions_folder=tmp_path / "p", progress=False,
+        Reading(model, folder=tmp_path / "p"), LabelFile(labels, data, STATEMENT), tmp_path / "e.safetensors",
+        default_specs()[:1], QUICK, progress=False,
     )  # fmt: skip
     assert written["prompt"]["statement"] == STATEMENT
     positions, tokenizer = Positions.open(tmp_path / "p"), load_tokenizer(model)
@@ -104,13 +110,18 @@ def test_a_statement_takes_the_place_of_the_final_line(setup, tmp_path):
     end = tokenizer.decode(positions.arrays["token"][first & positions.key].tolist())
     assert end.replace(" ", "").endswith("Theansweris1.")
     with pytest.raises(ValueError, match="were made with labels_sha256"):
-        train_evaluator(model, labels, data, tmp_path / "e.safetensors", positions_folder=tmp_path / "p")
+        train_evaluator(Reading(model, folder=tmp_path / "p"), LabelFile(labels, data), tmp_path / "e.safetensors")
 
 
 def test_without_line_ends_labels_and_classes_are_what_they_were(setup, tmp_path):
     model, labels, data = setup
     written = train_evaluator(
-        model, labels, data, tmp_path / "e.safetensors", settings=QUICK, line_ends=False, progress=False
+        Reading(model),
+        LabelFile(labels, data),
+        tmp_path / "e.safetensors",
+        settings=QUICK,
+        line_ends=False,
+        progress=False,
     )
     plain = Evaluator.load(tmp_path / "e.safetensors")
     assert not plain.spec.line_ends and not written["data"]["line_ends"]
@@ -120,32 +131,40 @@ def test_without_line_ends_labels_and_classes_are_what_they_were(setup, tmp_path
 def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):
     model, labels, data = setup
     texts = read_labels(labels, data)
-    obtain_positions(model, texts, tmp_path, progress=False)
+    reading = Reading(model, folder=tmp_path)
+    with stored_positions(reading, texts, progress=False):
+        pass
     monkeypatch.setattr("caw.fitting.pipeline.load_model", None)  # a second run must not need the model
-    again = obtain_positions(model, texts, tmp_path, progress=False)
-    assert again.meta["model"] == str(model)
+    with stored_positions(reading, texts, progress=False) as again:
+        assert again.meta["model"] == str(model)
     spec = FeatureSpec(previous=0, next=0, k=3, transform="raw")
-    written = train_evaluator(
-        model, labels, data, tmp_path / "e.safetensors", spec, QUICK, positions_folder=tmp_path, progress=False
-    )
+    written = train_evaluator(reading, LabelFile(labels, data), tmp_path / "e.safetensors", spec, QUICK, progress=False)
     assert written["features"] == spec.to_dict() and "choice" not in written["metrics"]
-    for other in (
-        {"model_name": "another"},
-        {"texts": texts[:-1]},
-        {"template": "{question}"},
-        {"prefix": "x"},
-        {"dtype": "bfloat16"},
+    for other, given in (
+        (replace(reading, model="another"), texts),
+        (reading, texts[:-1]),
+        (replace(reading, template="{question}"), texts),
+        (replace(reading, prefix="x"), texts),
+        (replace(reading, dtype="bfloat16"), texts),
     ):
-        with pytest.raises(ValueError, match="were made with"):
-            obtain_positions(**{"model_name": model, "texts": texts, "folder": tmp_path, **other})
+        with pytest.raises(ValueError, match="were made with"), stored_positions(other, given):
+            pass
+
+
+def test_without_a_folder_nothing_is_left(setup, tmp_path, monkeypatch):
+    model, labels, data = setup
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with stored_positions(Reading(model), read_labels(labels, data)[:3], progress=False) as positions:
+        assert len(positions) > 0 and any(tmp_path.iterdir())
+    assert not any(tmp_path.iterdir())
 
 
 def test_output_is_checked_before_the_model_runs(setup, tmp_path, monkeypatch):
     model, labels, data = setup
     monkeypatch.setattr("caw.fitting.pipeline.load_model", None)
     with pytest.raises(ValueError, match=r"must end in \.safetensors"):
-        train_evaluator(model, labels, data, tmp_path / "weights.bin")
+        train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "weights.bin")
     with pytest.raises(FileNotFoundError, match="make it first"):
-        train_evaluator(model, labels, data, tmp_path / "none" / "e.safetensors")
+        train_evaluator(Reading(model), LabelFile(labels, data), tmp_path / "none" / "e.safetensors")
     with pytest.raises(FileNotFoundError, match="expected a label file"):
-        train_evaluator(model, data / "none.jsonl", data, tmp_path / "e.safetensors")
+        train_evaluator(Reading(model), LabelFile(data / "none.jsonl", data), tmp_path / "e.safetensors")
