@@ -70,10 +70,10 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# the site, into site/; a broken link, a missing table or a page that would fetch from elsewhere fails. The variable stops
-# an advertisement of the theme's
+# the site, into site/; a broken link, a missing table or a page that would fetch from elsewhere fails. Not --quiet, which
+# hides the warnings from strict, too. The variable stops an advertisement of the theme's
 docs: $(TEST_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 docs-serve: $(TEST_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-NAMES = re.compile(r"^( *)(\w+(?:, \w+)+): (.*)$")
+NAME = r"\w+(?: \[[^\]]*\])?"  # with its shape, where it stands there
+NAMES = re.compile(rf"^( *)({NAME}(?:, {NAME})+): (.*)$")
 FIELDS = re.compile(r"^(\w+(?:, \w+)*): ")
 BESIDE = re.compile(r"([.;]) (\w+): ")  # a field after another on one line
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
@@ -28,8 +29,8 @@ def split_names(text: str) -> str:
         start = at
         while at < len(lines) and lines[at].startswith(f"{found[1]} "):
             at += 1
-        for name in found[2].split(", "):
-            out += [f"{found[1]}{name}: {found[3]}", *lines[start:at]]
+        for name, _, shape in (entry.partition(" ") for entry in re.findall(NAME, found[2])):
+            out += [f"{found[1]}{name}: {f'{shape}, ' if shape else ''}{found[3]}", *lines[start:at]]
     return "\n".join(out)
 
 

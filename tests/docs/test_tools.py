@@ -32,6 +32,12 @@ def test_names_that_share_a_text_get_it_each() -> None:
     )
 
 
+def test_names_keep_their_shapes() -> None:
+    assert (
+        split_names("    k, v [B, T], n: as there.") == "    k: as there.\n    v: [B, T], as there.\n    n: as there."
+    )
+
+
 def test_fields_come_under_attributes() -> None:
     text = "A thing.\n\na, b: two, and\ngoing on. c: three.\nd: four; e: not a field.\n\nSaid: no field."
     assert with_attributes(text, ["a", "b", "c", "d"]) == (
