@@ -182,4 +182,4 @@ def test_published_cells_are_those_of_their_configs(path: Path) -> None:
 
 
 def test_what_benchmarks_mark_with() -> None:
-    assert modes.WATERMARKS["kgw"]() == caw.KGW(modes.KEY) and modes.WATERMARKS["exp"]() == caw.EXP(modes.KEY)
+    assert modes.make_watermark("kgw") == caw.KGW(modes.KEY) and modes.make_watermark("exp") == caw.EXP(modes.KEY)

@@ -11,7 +11,7 @@ import pytest
 
 import caw
 
-PACKAGES = ("caw", "caw.cost", "caw.evaluator", "caw.fitting.labelers", "caw.models")
+PACKAGES = ("caw", "caw.cost", "caw.evaluator", "caw.fitting.labelers", "caw.models", "caw.policies", "caw.watermarks")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

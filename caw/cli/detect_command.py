@@ -21,6 +21,7 @@ from caw.io.jsonl import Row, read_rows, text_field
 from caw.io.progress import Bar
 from caw.models import DEMO_MODEL
 from caw.requirements import require
+from caw.watermarks.registry import WATERMARKS
 
 if TYPE_CHECKING:
     from caw.cli.detect_output import Result
@@ -155,10 +156,8 @@ def _watermarks(config: Path | None, name: str, key: str | None, options: dict[s
         if given:
             raise ValueError(f"--config says everything about the watermarks, got {given[0]} as well; leave it out")
         return read_candidates(config)
-    if name not in opt.WATERMARKS:
-        raise ValueError(
-            f"watermark must be one of {', '.join(opt.WATERMARKS)}, got {name!r}; name the one to look for"
-        )
+    if name not in WATERMARKS:
+        raise ValueError(f"watermark must be one of {', '.join(WATERMARKS)}, got {name!r}; name the one to look for")
     mark = opt.build_watermark(name, key, options)
     assert mark is not None
     return {name: mark}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from caw.cli import options as opt
 from caw.io.inputs import read_text
 from caw.requirements import require
+from caw.watermarks.registry import WATERMARKS, watermark_class
 
 if TYPE_CHECKING:
     from caw.watermarks import Watermark
@@ -54,9 +55,9 @@ def _candidate(entry: Any, where: str) -> tuple[str, Watermark]:
         raise ValueError(f"{where} must be a mapping of names to values, got {type(entry).__name__}; indent it")
     values = dict(entry)
     kind = values.pop("watermark", "kgw")
-    if not isinstance(kind, str) or kind not in opt.WATERMARKS:
-        raise ValueError(f"{where}: watermark must be one of {', '.join(opt.WATERMARKS)}, got {kind!r}; choose one")
-    cls = opt.watermark_class(kind)
+    if not isinstance(kind, str) or kind not in WATERMARKS:
+        raise ValueError(f"{where}: watermark must be one of {', '.join(WATERMARKS)}, got {kind!r}; choose one")
+    cls = watermark_class(kind)
     key, variable = values.pop("key", None), values.pop("key_env", None)
     if (key is None) == (variable is None):
         raise ValueError(f"{where}: expected one of key and key_env, got {'none' if key is None else 'both'}; give one")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import caw
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
 from caw.models.device import DTYPES, resolve_device
+from caw.policies.registry import POLICIES, make_policy, policy_name
+from caw.watermarks.registry import WATERMARKS, watermark_class, watermark_name
 
 if TYPE_CHECKING:
     from caw.policies import Policy
@@ -21,26 +22,16 @@ MARK, POLICY, DECODING, RUNNING = "Watermark", "Policy", "Decoding", "Running"
 
 FORMAT = {"format": "format", "vocab-size": "vocab_size"}
 PAYLOAD = {"payload": "payload", "payload-bits": "payload_bits"}
-# the class of each watermark and policy, by its public name, and its options with the argument each one becomes
-WATERMARKS: dict[str, tuple[str, dict[str, str]]] = {
-    "kgw": (
-        "KGW",
-        {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"} | FORMAT | PAYLOAD,
-    ),
-    "unigram": ("Unigram", {"gamma": "gamma", "delta": "delta"} | FORMAT),
-    "exp": (
-        "EXP",
-        {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT | PAYLOAD,
-    ),
-    "synthid": ("SynthID", {}),
+# the options of each watermark, with the argument that each becomes
+WATERMARK_OPTIONS: dict[str, dict[str, str]] = {
+    "kgw": {"gamma": "gamma", "delta": "delta", "seeding": "seeding", "context-width": "context_width"}
+    | FORMAT
+    | PAYLOAD,
+    "unigram": {"gamma": "gamma", "delta": "delta"} | FORMAT,
+    "exp": {"top-k-exp": "top_k", "strength-exp": "strength", "context-width": "context_width"} | FORMAT | PAYLOAD,
+    "synthid": {},
 }
-POLICIES: dict[str, tuple[str, dict[str, str]]] = {
-    "fixed": ("FixedStrength", {"strength": "value"}),
-    "entropy": ("EntropyThreshold", {"nats": "nats", "strength": "value"}),
-    "logit-delta": ("LogitDeltaThreshold", {"gap": "gap", "strength": "value"}),
-    "capacity": ("CapacityPolicy", {"evaluator": "evaluator", "theta": "theta", "beta": "beta"}),
-}
-NEEDED = {"entropy": "nats", "logit-delta": "gap"}
+POLICY_OPTIONS = {name: entry.parameters for name, entry in POLICIES.items()}
 
 
 def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
@@ -49,8 +40,8 @@ def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
 
 
 BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.items())
-WatermarkName = Annotated[str, panel(MARK, "Which watermark.", "--watermark", metavar="kgw|unigram|exp|synthid|none")]
-MarkName = Annotated[str, panel(MARK, "Which watermark to look for.", "--watermark", metavar="kgw|unigram|exp|synthid")]
+WatermarkName = Annotated[str, panel(MARK, "Which watermark.", "--watermark", metavar="|".join([*WATERMARKS, "none"]))]
+MarkName = Annotated[str, panel(MARK, "Which watermark to look for.", "--watermark", metavar="|".join(WATERMARKS))]
 KEY_HELP = (
     "Secret: an integer below 2^64, or text that is no number. In CAW_KEY, set by `read -rs CAW_KEY; export CAW_KEY` "
     "or from a file by `export CAW_KEY=$(cat keyfile)`, it stays out of the shell's history."
@@ -80,7 +71,7 @@ StrengthExp = Annotated[
 PolicyName = Annotated[
     str | None,
     panel(POLICY, "How strongly each token is marked [capacity, which is CAW; fixed for models without evaluator].",
-            "--policy", metavar="fixed|entropy|logit-delta|capacity"),
+            "--policy", metavar="|".join(POLICIES)),
 ]  # fmt: skip
 Strength = Annotated[float | None, panel(POLICY, f"fixed, entropy, logit-delta: strength where marked [{STRENGTH:g}].")]
 Nats = Annotated[float | None, panel(POLICY, "entropy: mark only above this entropy.")]
@@ -135,20 +126,13 @@ def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> W
     Raises ValueError for an unknown name, a missing key, and options that are another watermark's.
     """
     if name == "none":
-        _refuse_strangers("watermark", "none", {}, WATERMARKS, options)
+        _refuse_strangers("watermark", "none", WATERMARK_OPTIONS, options)
         return None
     _require_known("watermark", name, [*WATERMARKS, "none"])
-    _, names = WATERMARKS[name]
-    arguments = _refuse_strangers("watermark", name, names, WATERMARKS, options)
+    arguments = _refuse_strangers("watermark", name, WATERMARK_OPTIONS, options)
     if key is None:
         raise ValueError(f"watermark {name} needs a key, got none; set CAW_KEY or give --key")
     return watermark_class(name)(parse_key(key), **arguments)
-
-
-def watermark_class(name: str) -> type[Watermark]:
-    """The class that a name of WATERMARKS stands for; imports PyTorch."""
-    kind: type[Watermark] = getattr(caw, WATERMARKS[name][0])
-    return kind
 
 
 def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
@@ -157,20 +141,19 @@ def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
     Raises ValueError for an unknown name, a missing option, and options that are another policy's.
     """
     _require_known("policy", name, list(POLICIES))
-    kind, names = POLICIES[name]
-    arguments = _refuse_strangers("policy", name, names, POLICIES, options)
-    needed = NEEDED.get(name)
-    if needed and needed not in arguments:
+    _refuse_strangers("policy", name, POLICY_OPTIONS, options)
+    given = {option: value for option, value in options.items() if value is not None}
+    needed = POLICIES[name].needed
+    if needed and needed not in given:
         raise ValueError(f"policy {name} needs --{needed}, got none; give a number")
-    if name == "capacity" and "evaluator" not in arguments:
+    if name == "capacity" and "evaluator" not in given:
         from caw.evaluator import shipped_for
 
         default = shipped_for(model)
         if default is None:
             raise ValueError(f"policy capacity needs --evaluator for model {model!r}, got none; train one for it")
-        arguments["evaluator"] = default
-    policy: Policy = getattr(caw, kind)(**arguments)
-    return policy
+        given["evaluator"] = default
+    return make_policy(name, **given)
 
 
 def _require_known(what: str, name: str, known: list[str]) -> None:
@@ -179,13 +162,16 @@ def _require_known(what: str, name: str, known: list[str]) -> None:
 
 
 def _refuse_strangers(
-    what: str, name: str, names: Mapping[str, str], table: Mapping[str, tuple[Any, dict[str, str]]], options: Any
+    what: str, name: str, table: Mapping[str, Mapping[str, str]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Arguments from the options that were given; an option that would do nothing is an error, not a surprise."""
-    given = {option: value for option, value in options.items() if value is not None}
+    """Arguments from the options that were given; an option that would do nothing is an error, not a surprise.
+
+    table: of each name, its options with the argument that each becomes.
+    """
+    given, names = {option: value for option, value in options.items() if value is not None}, table.get(name, {})
     for option in given:
         if option not in names:
-            owners = " and ".join(owner for owner, (_, theirs) in table.items() if option in theirs)
+            owners = " and ".join(owner for owner, theirs in table.items() if option in theirs)
             raise ValueError(f"--{option} is an option of {what} {owners}, got {what} {name}; leave it out")
     return {names[option]: value for option, value in given.items()}
 
@@ -194,15 +180,15 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
     """Name and parameters for output lines, never the key; None for None."""
     if thing is None:
         return None
-    names = [n for n, (kind, _) in (WATERMARKS | POLICIES).items() if type(thing).__name__ == kind]
-    described: dict[str, Any] = {"name": names[0]}
+    mark = hasattr(thing, "key_id")
+    name = watermark_name(thing) if mark else policy_name(thing)  # type: ignore[arg-type]
+    said = {} if mark else {argument: parameter for parameter, argument in POLICIES[name].parameters.items()}
+    described: dict[str, Any] = {"name": name}
     for field in fields(thing):  # type: ignore[arg-type]
         if field.name in ("payload_bits", "temperature") and getattr(thing, field.name) == field.default:
             continue  # rare parameters are named only where they are used
         if field.name not in ("key", "network") and getattr(thing, field.name) is not None:
-            # in Python `strength` is what a policy does, so that its argument is called value
-            named = "strength" if not hasattr(thing, "key_id") and field.name == "value" else field.name
-            described[named] = getattr(thing, field.name)
+            described[said.get(field.name, field.name)] = getattr(thing, field.name)
     return described
 
 

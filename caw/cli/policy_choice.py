@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from caw.cli import options as opt
+from caw.policies.registry import POLICIES
 
 if TYPE_CHECKING:
     from caw.policies import Policy
@@ -27,7 +28,7 @@ def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, m
     if name is not None or not marked:
         return name or PLAIN, ""
     given = {option for option, value in options.items() if value is not None}
-    takes = [policy for policy, (_, names) in opt.POLICIES.items() if given <= set(names)]
+    takes = [policy for policy, entry in POLICIES.items() if given <= set(entry.parameters)]
     if given and takes and CAW not in takes:
         return takes[0], ""
     if given or shipped_for(model) is not None:

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,17 +25,17 @@ from caw.cost.subjects import Subject
 from caw.cost.timing import Call, Made, PreparationWatch
 from caw.defaults import DELTA, GAMMA, TOP_K_EXP
 from caw.entrance import generate
-from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, Policy
-from caw.watermarks import EXP, KGW, Unigram, Watermark
+from caw.policies import Policy
+from caw.policies.registry import make_policy
+from caw.watermarks import KGW, Watermark
+from caw.watermarks.registry import watermark_class
 
 PLAIN = "plain"
 KEY, TOP_K = 15_485_863, TOP_K_EXP  # GAMMA and DELTA are of every green list here, so that pairs give equal tokens
 NATS = 1.0
-WATERMARKS: dict[str, Callable[[], Watermark]] = {
-    "kgw": partial(KGW, key=KEY, gamma=GAMMA, delta=DELTA),
-    "unigram": partial(Unigram, key=KEY, gamma=GAMMA, delta=DELTA),
-    "exp": partial(EXP, key=KEY, top_k=TOP_K),
-}
+WATERMARKS: dict[str, dict[str, float]] = {
+    "kgw": {"gamma": GAMMA, "delta": DELTA}, "unigram": {"gamma": GAMMA, "delta": DELTA}, "exp": {"top_k": TOP_K},
+}  # fmt: skip
 POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
 FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
 OTHERS = ("transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
@@ -103,13 +102,19 @@ def parts_of(mode: str, job: Job) -> tuple[Watermark | None, Policy | None, str]
         return KGW(key=KEY, gamma=GAMMA, delta=DELTA, format=FOREIGN[mode]), None, "tree"
     name, _, rest = mode.partition("+")
     policy_name, _, branching = rest.partition("/")
-    watermark = None if name == PLAIN else WATERMARKS[name]()
-    policies: dict[str, Callable[[], Policy]] = {
-        "": FixedStrength,
-        "entropy": lambda: EntropyThreshold(NATS),
-        "caw": lambda: CapacityPolicy(job.subject.evaluator, theta=job.theta, beta=job.beta),  # type: ignore[arg-type]
+    watermark = None if name == PLAIN else make_watermark(name)
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {
+        "": ("fixed", {}),
+        "entropy": ("entropy", {"nats": NATS}),
+        "caw": ("capacity", {"evaluator": job.subject.evaluator, "theta": job.theta, "beta": job.beta}),
     }
-    return watermark, policies[policy_name](), branching or "tree"
+    policy, parameters = chosen[policy_name]
+    return watermark, make_policy(policy, **parameters), branching or "tree"
+
+
+def make_watermark(name: str) -> Watermark:
+    """The watermark of a mode."""
+    return watermark_class(name)(KEY, **WATERMARKS[name])
 
 
 def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching: str) -> Call:

@@ -18,23 +18,14 @@ from caw.defaults import THETA
 from caw.evaluation.tasks import Task
 from caw.evaluator import default_beta
 from caw.io.unicode import is_unicode
-from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold, Policy
+from caw.policies import Policy
+from caw.policies.registry import POLICIES, make_policy
 from caw.settings import Settings
-from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark
+from caw.watermarks import Watermark
+from caw.watermarks.registry import WATERMARKS, watermark_class
 
 NONE, ANY = "none", "*"
 BATCH = 8  # sequences decoded at once unless the config says otherwise
-
-WATERMARKS: dict[str, type[Watermark]] = {"kgw": KGW, "unigram": Unigram, "exp": EXP, "synthid": SynthID}
-# what a policy may change about a watermark, because detection does not read it
-STRENGTHS = {"kgw": ("delta",), "unigram": ("delta",), "exp": ("top_k",), "synthid": ()}
-# kind -> (class, parameter in the file -> argument of the class)
-POLICIES: dict[str, tuple[type[Any], dict[str, str]]] = {
-    "fixed": (FixedStrength, {"strength": "value"}),
-    "entropy": (EntropyThreshold, {"nats": "nats", "strength": "value"}),
-    "logit-delta": (LogitDeltaThreshold, {"gap": "gap", "strength": "value"}),
-    "capacity": (CapacityPolicy, {"theta": "theta", "beta": "beta", "evaluator": "evaluator"}),
-}
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ class WatermarkSpec:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def build(self, key: int, overrides: Mapping[str, Any] | None = None) -> Watermark:
-        return WATERMARKS[self.kind](key=key, **{**self.parameters, **(overrides or {})})
+        return watermark_class(self.kind)(key=key, **{**self.parameters, **(overrides or {})})
 
 
 @dataclass(frozen=True)
@@ -75,26 +66,21 @@ class PolicySpec:
         """
         own = self.by_watermark.get(name, {})
         merged = {**self.parameters, **own}
-        known = POLICIES[self.kind][1]
+        known, strengths = POLICIES[self.kind].parameters, WATERMARKS[kind].strength
         policy = {k: v for k, v in merged.items() if k in known}
-        strength = {k: v for k, v in merged.items() if k in STRENGTHS[kind]}
+        strength = {k: v for k, v in merged.items() if k in strengths}
         sets_others = any(k not in known for k in merged) or any(
             k not in known for other in self.by_watermark.values() for k in other
         )
-        if sets_others and not strength and STRENGTHS[kind]:
+        if sets_others and not strength and strengths:
             raise ValueError(
-                f"sets the strength of other watermarks, but not of {name}; add `{name}: {{{STRENGTHS[kind][0]}: ...}}`"
+                f"sets the strength of other watermarks, but not of {name}; add `{name}: {{{strengths[0]}: ...}}`"
             )
         return policy, strength
 
     def build(self, parameters: Mapping[str, Any], evaluator: str | None) -> Policy:
-        kind, names = POLICIES[self.kind]
-        arguments = {names[k]: v for k, v in parameters.items()}
-        if kind is CapacityPolicy:
-            arguments.setdefault("evaluator", evaluator)
-        policy = kind(**arguments)
-        assert isinstance(policy, Policy)
-        return policy
+        default = {"evaluator": evaluator} if self.kind == "capacity" else {}
+        return make_policy(self.kind, **{**default, **parameters})
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,6 @@ from caw.evaluation.config import (
     ANY,
     BATCH,
     NONE,
-    POLICIES,
-    STRENGTHS,
-    WATERMARKS,
     Config,
     ModelSpec,
     PolicySpec,
@@ -28,8 +25,10 @@ from caw.evaluation.config import (
 from caw.evaluation.old_names import kind_now, names_now
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
 from caw.io.inputs import read_text
+from caw.policies.registry import POLICIES
 from caw.requirements import require
 from caw.settings import Settings
+from caw.watermarks.registry import WATERMARKS, watermark_arguments
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "stops"}  # in the file -> in the class
@@ -131,11 +130,10 @@ def _task(name: str, value: dict[str, Any]) -> Task:
 
 def _watermark(value: dict[str, Any], where: str) -> WatermarkSpec:
     kind = _kind(value, where, WATERMARKS)
-    names = [f.name for f in fields(WATERMARKS[kind]) if f.init and f.name != "key"]
     parameters = {k: v for k, v in value.items() if k != "kind"}
     if "key" in parameters:
         raise ValueError(f"{where} must not hold a key, which would end up in files; set CAW_KEY, or `seed`")
-    _only(parameters, where, names)
+    _only(parameters, where, watermark_arguments(kind))
     return WatermarkSpec(kind, parameters)
 
 
@@ -144,13 +142,13 @@ def _policy(value: dict[str, Any], where: str, marks: Mapping[str, WatermarkSpec
         value = {**value, "kind": kind_now(value["kind"])}
     kind = _kind(value, where, POLICIES)
     value = names_now(kind, value, where)
-    own = list(POLICIES[kind][1])
-    strengths = sorted({name for mark in marks.values() for name in STRENGTHS[mark.kind]})
+    own = list(POLICIES[kind].parameters)
+    strengths = sorted({name for mark in marks.values() for name in WATERMARKS[mark.kind].strength})
     by_watermark = {}
     for name in marks:
         if isinstance(value.get(name), Mapping):
             by_watermark[name] = names_now(kind, value[name], f"{where}.{name}")
-            _only(by_watermark[name], f"{where}.{name}", [*own, *STRENGTHS[marks[name].kind]])
+            _only(by_watermark[name], f"{where}.{name}", [*own, *WATERMARKS[marks[name].kind].strength])
     parameters = {k: v for k, v in value.items() if k != "kind" and k not in by_watermark}
     _only(parameters, where, [*own, *strengths, *marks])
     return PolicySpec(kind, parameters, by_watermark)

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from caw.evaluation.answers import Answer, CellAnswers, Source
-from caw.evaluation.config import NONE, STRENGTHS, CellPlan, PolicySpec, WatermarkSpec
+from caw.evaluation.config import NONE, CellPlan, PolicySpec, WatermarkSpec
 from caw.evaluation.metrics import accuracy
 from caw.evaluation.metrics.accuracy import Outcomes
 from caw.evaluation.metrics.detectability import FPRS, metrics, reweighted
 from caw.evaluation.metrics.scoring import HUMAN, MODEL
 from caw.evaluation.old_names import policy_of_cell
 from caw.evaluation.store import Score
+from caw.watermarks.registry import WATERMARKS
 
 Group = tuple[str, str, str | None, str | None]  # model, task, watermark, policy
 DIGITS = 6
@@ -189,7 +190,7 @@ class Results:
         if kind != "fixed":
             return None
         mark_kind, mark = _kind(manifest["watermark_parameters"])
-        names, built = STRENGTHS[mark_kind], WatermarkSpec(mark_kind, mark).build(key=0)
+        names, built = WATERMARKS[mark_kind].strength, WatermarkSpec(mark_kind, mark).build(key=0)
         fixed = PolicySpec(kind).build(parameters, None)
         return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 

@@ -1,13 +1,24 @@
-"""Watermarks: their parameters and what strength does, one file each.
+"""Watermarks: how a mark is put in and how it is read, side by side in one file each."""
 
-`scheme.py` says what the format of a watermark has to answer. `formats/` holds the formats, each with both sides: how
-it marks and how a token is scored.
-"""
+from caw.lazy import lazy_names
 
-from caw.watermarks.base import Position, TokenScores, Watermark
-from caw.watermarks.exp import EXP
-from caw.watermarks.kgw import KGW
-from caw.watermarks.synthid import SynthID
-from caw.watermarks.unigram import Unigram
+TYPE_CHECKING = False  # typing's own name costs an import
+if TYPE_CHECKING:
+    from caw.watermarks.base import Position, TokenScores, Watermark
+    from caw.watermarks.exp import EXP
+    from caw.watermarks.kgw import KGW
+    from caw.watermarks.synthid import SynthID
+    from caw.watermarks.unigram import Unigram
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            **dict.fromkeys(("Position", "TokenScores", "Watermark"), "caw.watermarks.base"),
+            "EXP": "caw.watermarks.exp",
+            "KGW": "caw.watermarks.kgw",
+            "SynthID": "caw.watermarks.synthid",
+            "Unigram": "caw.watermarks.unigram",
+        },
+    )
 
 __all__ = ["EXP", "KGW", "Position", "SynthID", "TokenScores", "Unigram", "Watermark"]

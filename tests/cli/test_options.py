@@ -8,8 +8,10 @@ import pytest
 from cli.running import KEY, assert_refused, generate, run, write_prompts
 
 import caw
-from caw.cli.options import POLICIES, WATERMARKS, parse_key
+from caw.cli.options import WATERMARK_OPTIONS, parse_key
+from caw.policies.registry import POLICIES
 from caw.settings import BRANCHINGS, PREFILL_ATTENTIONS
+from caw.watermarks.registry import WATERMARKS, watermark_arguments
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -68,10 +70,9 @@ def test_no_key_leaves_the_program(model: str, evaluator: str, tmp_path: Path) -
 
 
 def test_every_watermark_and_policy_is_reachable() -> None:
-    assert {getattr(caw, kind) for kind, _ in WATERMARKS.values()} == {caw.KGW, caw.Unigram, caw.EXP, caw.SynthID}
-    assert {getattr(caw, kind) for kind, _ in POLICIES.values()} == {
-        caw.FixedStrength, caw.EntropyThreshold, caw.LogitDeltaThreshold, caw.CapacityPolicy,
-    }  # fmt: skip
+    assert list(WATERMARK_OPTIONS) == list(WATERMARKS)
+    for name, options in WATERMARK_OPTIONS.items():
+        assert set(options.values()) <= set(watermark_arguments(name))
 
 
 def test_help_names_every_choice() -> None:

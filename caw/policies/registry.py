@@ -1,0 +1,44 @@
+"""Policies by name: one list for the command line, YAML files and benchmarks. Importing it imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # PyTorch takes a second to import
+    from caw.policies.base import Policy
+
+
+@dataclass(frozen=True)
+class Entry:
+    """class_name: in `caw.policies`. parameters: as users name them, with the argument of the class that each becomes.
+
+    needed: the parameter that has no default, "" = none.
+    """
+
+    class_name: str
+    parameters: dict[str, str]
+    needed: str = ""
+
+
+# in Python `strength` is what a policy does, so that its argument is called value
+POLICIES = {
+    "fixed": Entry("FixedStrength", {"strength": "value"}),
+    "entropy": Entry("EntropyThreshold", {"nats": "nats", "strength": "value"}, needed="nats"),
+    "logit-delta": Entry("LogitDeltaThreshold", {"gap": "gap", "strength": "value"}, needed="gap"),
+    "capacity": Entry("CapacityPolicy", {"theta": "theta", "beta": "beta", "evaluator": "evaluator"}),
+}
+
+
+def make_policy(name: str, **parameters: Any) -> Policy:
+    """The policy of a name in POLICIES; raises what its class raises, KeyError for parameters of others."""
+    entry = POLICIES[name]
+    arguments = {entry.parameters[parameter]: value for parameter, value in parameters.items()}
+    made: Policy = getattr(importlib.import_module("caw.policies"), entry.class_name)(**arguments)
+    return made
+
+
+def policy_name(policy: Policy) -> str:
+    """The name of a policy's class; raises KeyError for a class that is not in the list."""
+    return {entry.class_name: name for name, entry in POLICIES.items()}[type(policy).__name__]
