@@ -1,7 +1,8 @@
 """What mkdocs runs while it builds the site: measured tables, reports and the command line, written into the pages.
 
 A line `<!-- table: NAME -->` of a page becomes the table NAME of `result_tables`, `<!-- report: RUN -->` the report of
-a published run, `<!-- commands -->` every command with its options. Figures beside the results are at `figures/`.
+a published run, `<!-- commands -->` every command with its options,
+`<!-- operators -->` every operator. Figures beside the results are at `figures/`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from addresses import fetches
 from command_line import command_line
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+from operators import operators
 from result_tables import RESULTS, report, table
 
-MARKER = re.compile(r"^<!-- (table|report|commands):? ?(.*?) -->$", re.MULTILINE)
+MARKER = re.compile(r"^<!-- (table|report|commands|operators):? ?(.*?) -->$", re.MULTILINE)
 # as the sources link them, so that they are shown there as well
 FIGURE = re.compile(r"\]\((?:\.\./)+benchmarks/results/([^)]+\.svg)\)")
-MAKERS = {"table": table, "report": report, "commands": lambda name: command_line()}
+MAKERS = {
+    "table": table,
+    "report": report,
+    "commands": lambda name: command_line(),
+    "operators": lambda name: operators(),
+}
 
 
 def on_files(files: Any, config: Any) -> Any:

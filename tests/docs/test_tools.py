@@ -5,6 +5,7 @@ from __future__ import annotations
 from addresses import fetches
 from command_line import command_line
 from docstring_text import split_names, with_attributes
+from operators import operators
 
 FETCHING = """<link rel="canonical" href="https://a.example/"><link rel="stylesheet" href="https://b.example/x.css">
 <script src="//c.example/x.js"></script><img src="figures/d.svg"><a href="https://e.example">a link waits</a>"""
@@ -22,6 +23,12 @@ def test_command_line_has_every_command_and_option() -> None:
     assert "| `--input`, `-i` |" in text and "One of `tree`, `sequential`, `batch`." in text
     row = next(line for line in text.splitlines() if line.startswith("| `--dtype`"))
     assert row.count("|") == 4 and "`bfloat16`" in row  # no bar of a choice splits the row
+
+
+def test_operators_have_their_schemas() -> None:
+    rows = {line.split("`")[1]: line for line in operators().splitlines()[2:]}
+    assert "-> (Tensor, Tensor, Tensor, Tensor)` | yes |" in rows["topk_softmax"]
+    assert "Tensor(a!) store" in rows["commit_kv"] and rows["small_linear"].endswith("|  |")
 
 
 def test_names_that_share_a_text_get_it_each() -> None:
