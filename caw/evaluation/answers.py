@@ -1,4 +1,4 @@
-"""What results are made of: grades and scores, without the texts they are about."""
+"""What results are made from: graded answers and scores, without the texts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LONGEST_ANSWER = 32  # characters; a longer one may be a whole text
 
 @dataclass(frozen=True)
 class Answer:
-    """One graded answer; the names mean what they mean in `Generation`, but tokens is their number.
+    """One graded answer. The fields are those of `Generation`, but `tokens` is a count.
 
-    answer: None also where it is longer than a number or a letter.
+    answer: None also where it is longer than `LONGEST_ANSWER`.
     """
 
     id: str
@@ -38,13 +38,13 @@ class Answer:
 
     @property
     def unparsed(self) -> bool:
-        """Whether no answer could be read: a long one was, and says how."""
+        """Whether no answer could be read from the text; a long answer was read, so it has an `extraction`."""
         return self.answer is None and self.extraction is None
 
 
 @dataclass(frozen=True)
 class CellAnswers:
-    """A cell's manifest, the ids of the runs that made its texts, sorted, and its answers by id."""
+    """A cell's manifest, the ids of the runs that made its texts (sorted), and its answers in order of their ids."""
 
     manifest: Mapping[str, Any]
     runs: tuple[str, ...]
@@ -52,23 +52,23 @@ class CellAnswers:
 
 
 class Source(Protocol):
-    """A run's folder (`Scorer`) or a published copy (`Published`)."""
+    """What results can be made from: a run's folder (`Scorer`) or a published copy (`Published`)."""
 
     def answers(self, plan: CellPlan) -> CellAnswers:
-        """Of one cell; none of them where it has no texts."""
+        """The answers of one cell; an empty list where it has no texts."""
         ...
 
     def every_score(self) -> list[Score]:
-        """Of texts as they are read now, see `current_scores`."""
+        """The scores of the texts as they are graded now, see `current_scores`."""
         ...
 
     def command(self, run: str) -> str:
-        """The command line of a run; "" for an unknown one."""
+        """The command line of a run; "" for an unknown run."""
         ...
 
 
 def current_scores(scores: Iterable[Score]) -> list[Score]:
-    """Without scores of attacks on another text than the one that is scored now: they are made by `attack` again."""
+    """The scores without those of attacks on a text that has changed since; `caw evaluate attack` makes them again."""
     every = list(scores)
     place = lambda s: (s.cell, s.watermark, s.key, s.source, s.id)  # noqa: E731
     texts = {place(score): score.of for score in every if score.attack == "none"}

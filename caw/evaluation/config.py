@@ -30,8 +30,11 @@ BATCH = 8  # sequences decoded at once unless the config says otherwise
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """source: what `caw.load_model` takes. evaluator: of capacity policies, by name or file. dtype, device.
-    weights: a table of weights per token for a second reading of every text, by name or file."""
+    """A model of the config.
+
+    source, dtype, device: as in `caw.load_model`. evaluator: for capacity policies, by name or file.
+    weights: a table of weights per token, by name or file; every text is tested with it too, see `Score.p_weighted`.
+    """
 
     source: str
     evaluator: str | None = None
@@ -42,7 +45,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class WatermarkSpec:
-    """kind: of WATERMARKS. parameters: its arguments but the key."""
+    """kind: one of WATERMARKS. parameters: its arguments without the key."""
 
     kind: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -53,16 +56,17 @@ class WatermarkSpec:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """kind: of POLICIES. parameters: its own and the watermark's strength. by_watermark: the same for one of them."""
+    """kind: one of POLICIES. parameters: its own and the watermark's strength. by_watermark: those of one watermark."""
 
     kind: str
     parameters: dict[str, Any] = field(default_factory=dict)
     by_watermark: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def for_watermark(self, name: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(the policy's parameters, the watermark's strength) where it is used with this watermark.
+        """(the policy's parameters, the watermark's strength) for use with this watermark.
 
-        Raises ValueError if the policy sets the strength of others but not of this one: soft and hard would be alike.
+        Raises ValueError if the policy sets the strength of other watermarks but not of this one; soft and hard would
+        be the same.
         """
         own = self.by_watermark.get(name, {})
         merged = {**self.parameters, **own}
@@ -85,7 +89,7 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Names, or "*" for all. keys: how many, or which. count: at most so many questions (the first ones)."""
+    """An entry of `runs`: names, or "*" for all. keys: how many, or which. count: only the first so many questions."""
 
     model: str = ANY
     task: str = ANY
@@ -97,7 +101,10 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One cell to run. watermark, policy, key are None for unmarked texts. count: questions, None = all of the task."""
+    """One cell: a model, a task, a watermark, a policy and a key number; the last three are None for unmarked texts.
+
+    count: how many questions, None = all of the task.
+    """
 
     model: str
     task: str
@@ -115,7 +122,7 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole evaluation; see `read_config` for where it comes from."""
+    """A whole evaluation. text: the file it was read from, "" where there was none; see `config_file.read_config`."""
 
     output: str
     models: dict[str, ModelSpec]
@@ -129,40 +136,47 @@ class Config:
     text: str = field(default="", repr=False, compare=False)
 
     def key(self, number: int) -> int:
-        """The secret key of that number, below 2^64: of CAW_KEY where it is set, else of `seed` (then anyone's)."""
+        """The key of that number, below 2^64. It is secret only if derived from CAW_KEY; without that, `seed` gives it.
+
+        Raises ValueError for a CAW_KEY that is not UTF-8.
+        """
         secret = os.environ.get("CAW_KEY")
         if secret and not is_unicode(secret):  # Python's own error would show a character of it
-            raise ValueError("CAW_KEY must be UTF-8 text, got other bytes; set it anew")
+            raise ValueError("CAW_KEY must be UTF-8 text, got other bytes; set it again")
         root = f"key:{secret}" if secret else f"seed:{self.seed}"
         return int.from_bytes(hashlib.sha256(f"caw/evaluate/{root}/{number}".encode()).digest()[:8], "big")
 
     def watermark(self, plan: CellPlan) -> Watermark:
-        """The watermark of a marked cell, at its policy's strength."""
+        """The watermark of a marked cell, with the strength that its policy sets."""
         assert plan.watermark is not None and plan.policy is not None and plan.key is not None
         spec = self.watermarks[plan.watermark]
         _, strength = self.policies[plan.policy].for_watermark(plan.watermark, spec.kind)
         return spec.build(self.key(plan.key), strength)
 
     def policy_parameters(self, plan: CellPlan) -> dict[str, Any]:
+        """The parameters of a marked cell's policy.
+
+        Those of a capacity policy are complete, so that a cell says how it was made even if the defaults change.
+        """
         assert plan.watermark is not None and plan.policy is not None
         spec = self.policies[plan.policy]
         parameters, _ = spec.for_watermark(plan.watermark, self.watermarks[plan.watermark].kind)
-        if spec.kind == "capacity":  # in full, for a cell to say how its texts were made whatever the defaults become
+        if spec.kind == "capacity":
             parameters = {"theta": THETA, "evaluator": self.models[plan.model].evaluator, **parameters}
             if "beta" not in parameters and parameters["evaluator"]:
                 parameters["beta"] = default_beta(parameters["evaluator"])
         return parameters
 
     def policy(self, plan: CellPlan) -> Policy:
-        """The policy of a marked cell. Raises what the policy raises, e.g. for evaluators that do not exist."""
+        """The policy of a marked cell. Raises what its class raises, e.g. for an evaluator that does not exist."""
         assert plan.policy is not None
         parameters = self.policy_parameters(plan)
         return self.policies[plan.policy].build(parameters, parameters.get("evaluator"))
 
     def plan(self) -> list[CellPlan]:
-        """Cells in the order of `runs`, each unmarked cell before the first that is compared with it.
+        """Cells in the order of `runs`; unmarked texts come before the first marked ones they are compared with.
 
-        A cell comes again where a later entry asks for more of its questions.
+        A cell is listed again where a later entry asks for more of its questions.
         """
         planned: list[CellPlan] = []
         counts: dict[str, float] = {}
@@ -190,7 +204,7 @@ class Config:
         return range(run.keys) if isinstance(run.keys, int) else run.keys
 
     def check(self) -> None:
-        """Build every planned watermark and policy once; raises ValueError naming the entry that is wrong."""
+        """Build every planned watermark and check every policy; raises ValueError naming the entry that is wrong."""
         for plan in self.plan():
             if plan.policy is None:
                 continue

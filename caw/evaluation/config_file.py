@@ -40,12 +40,15 @@ GENERATION = (
 
 
 def read_config(path: str | Path) -> Config:
-    """The config of a YAML file; ImportError without pyyaml, OSError or ValueError for a file that is none."""
+    """The config in a YAML file.
+
+    Raises ImportError without pyyaml, OSError for a file that cannot be read, ValueError for what is wrong in it.
+    """
     return parse_config(read_text(path, translate=True), str(path))
 
 
 def parse_config(text: str, where: str = "config") -> Config:
-    """The config in YAML text; `where` names it in messages. See `read_config`."""
+    """The config in YAML text; `where` names it in messages. Raises as `read_config`."""
     require("pyyaml", "reading a config")
     import yaml
 
@@ -60,9 +63,9 @@ def parse_config(text: str, where: str = "config") -> Config:
 
 
 def config_of(value: Any, where: str = "config") -> Config:
-    """The config that a mapping describes; names are checked, parameters of watermarks and policies by `Config.check`.
+    """The config that a mapping describes. Raises ValueError for unknown and missing names.
 
-    Raises ValueError.
+    The parameters of watermarks and policies are not checked here but by `Config.check`.
     """
     top = _mapping(value, where)
     _only(top, where, [f.name for f in fields(Config) if f.name != "text"])

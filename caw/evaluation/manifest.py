@@ -1,4 +1,4 @@
-"""What a cell's texts share and depend on, as far as the config says it."""
+"""What the texts of a cell share and depend on, as far as the config says it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from caw.settings import Settings
 
 
 def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
-    """The part of cell.json that needs no model: equal for all processes and runs of a cell, and without keys."""
+    """The part of cell.json that needs no model. All processes and runs of a cell agree on it; it holds no key."""
     task = config.tasks[plan.task]
     made: dict[str, Any] = {
         "model": plan.model,

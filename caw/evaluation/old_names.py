@@ -1,4 +1,4 @@
-"""What configs and cells from before call otherwise, or leave to defaults that were others then."""
+"""Names that older configs and cells use, and defaults that have changed since they were written."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 KINDS = {"logit_delta": "logit-delta"}
 PARAMETERS = {"entropy": {"threshold": "nats"}, "logit-delta": {"threshold": "gap"}}
-# cells say theta and beta since these are no longer what was used where the config was silent
+# what older cells used where their config was silent; newer ones always say it
 DEFAULTS_THEN = {"capacity": {"theta": 0.5, "beta": 1.0}}
 
 
 def kind_now(kind: Any) -> Any:
-    """A policy's kind by its name of today; anything else as it is."""
+    """Today's name of a policy's kind; anything else as it is."""
     return KINDS.get(kind, kind) if isinstance(kind, str) else kind
 
 
 def names_now(kind: str, parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A policy's parameters by their names of today; raises ValueError for one that is given by both."""
+    """A policy's parameters by today's names; raises ValueError if one is given by both its old and its new name."""
     renamed: dict[str, Any] = {}
     for name, value in parameters.items():
         today = PARAMETERS.get(kind, {}).get(name, name)
@@ -28,6 +28,6 @@ def names_now(kind: str, parameters: Mapping[str, Any], where: str) -> dict[str,
 
 
 def policy_of_cell(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """`policy_parameters` of a cell's manifest as today's would say them."""
+    """`policy_parameters` of a cell's manifest, in today's names and with the defaults of its time."""
     kind = kind_now(parameters.get("kind"))
     return {**DEFAULTS_THEN.get(kind, {}), **names_now(str(kind), parameters, "the cell"), "kind": kind}

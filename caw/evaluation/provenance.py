@@ -1,4 +1,4 @@
-"""How texts came to be: digests of weights, versions, commit, command. Never a key."""
+"""How texts were made: digests of weights, versions, commit, command. Never a key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "transformers", "triton")
 
 
 def state_sha256(state: Mapping[str, torch.Tensor]) -> str:
-    """Digest of names, dtypes, shapes and bytes of tensors, in order of their names."""
+    """SHA-256 of the names, dtypes, shapes and bytes of tensors, in order of their names."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -39,13 +39,13 @@ def file_sha256(path: Path) -> str:
 
 
 def weights_sha256(source: str, model: torch.nn.Module) -> str:
-    """Digest of the file a model was read from, or else of its weights as loaded."""
+    """SHA-256 of the file a model was read from; of its weights as loaded where it was not one file."""
     path = Path(source)
     return file_sha256(path) if path.is_file() else state_sha256(model.state_dict())
 
 
 def run_record(command: str = "", **more: Any) -> dict[str, Any]:
-    """Versions, commit, command and processor; `more` is added."""
+    """Versions, commit, command, processor and threads, and `more`."""
     versions = {"caw": caw.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -63,7 +63,7 @@ def run_record(command: str = "", **more: Any) -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout this library runs from, "-dirty" if it has edits; None outside of one."""
+    """The commit of the checkout this library runs from, with "-dirty" if it has edits; None without a checkout."""
     folder = Path(caw.__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None

@@ -1,14 +1,16 @@
-"""What `caw evaluate run --publish` wrote: a copy of a run without texts, from which its results are made again.
+"""`caw evaluate run --publish`: a copy of a run that holds no questions and no texts, only ids and numbers.
+
+Its results can be computed again from it:
 
     FOLDER/
       results.json, config.yaml, attacks.json     as in the run's folder
       cells.json              per cell its manifest and runs; the records of these runs; planned cells without texts
-      answers.jsonl.xz        a line per answer: its cell and what `Answer` says
-      scores.jsonl.xz, perplexity.jsonl.xz        as in the run's folder, without `of`: whether a score is of the text
-                              as it is read now was looked at when the copy was made
+      answers.jsonl.xz        a line per answer: its cell and the fields of `Answer`
+      scores.jsonl.xz, perplexity.jsonl.xz        as in the run's folder, without `of` (only scores of the current texts
+                              are copied)
 
-Numbers are not rounded, so tables and results come out with the same digits: p-values of two texts may differ by their
-last bit, which an AUROC sees (p-values of 10 digits changed the fourth digit of some). Nothing can be added to a copy.
+Numbers are not rounded, so tables and results come out digit by digit: two p-values may differ in their last bit only,
+and an AUROC sees that (p-values of 10 digits changed the fourth digit of some). Nothing can be added to a copy.
 """
 
 from __future__ import annotations
@@ -38,13 +40,16 @@ PUBLISHED = ("results.json", CELLS_FILE, *AS_THEY_ARE, *LINES, *(name + json_fil
 
 @dataclass
 class Published:
-    """Reads a copy; a `Source` of results. Raises ValueError for files of another kind, FileNotFoundError for none."""
+    """A copy to make results from, see `Source`.
+
+    Raises FileNotFoundError for a folder that holds no copy, ValueError for files of another kind.
+    """
 
     folder: Path
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What cells.json says."""
+        """The content of cells.json."""
         found = read_json(self.folder / CELLS_FILE)
         if found is None:
             raise FileNotFoundError(
@@ -55,16 +60,16 @@ class Published:
 
     @property
     def manifests(self) -> dict[str, dict[str, Any]]:
-        """By name of the cell, in the order of the plan."""
+        """Manifests by the cell's name, in the order of the plan."""
         return {name: cell["manifest"] for name, cell in self.about["cells"].items()}
 
     @property
     def not_begun(self) -> list[str]:
-        """Names of cells that the run's config planned and that had no texts."""
+        """Names of the cells that the run's config planned but that had no texts."""
         return list(self.about["not_begun"])
 
     def plans(self) -> list[CellPlan]:
-        """A plan per cell, in order."""
+        """A plan for each cell, in order."""
         return [
             CellPlan(*(about[name] for name in ("model", "task", "watermark", "policy", "key")))
             for about in self.manifests.values()
@@ -72,7 +77,7 @@ class Published:
 
     @cached_property
     def lines(self) -> dict[str, list[Answer]]:
-        """Answers by name of the cell."""
+        """Answers by the cell's name."""
         found: dict[str, list[Answer]] = defaultdict(list)
         path = self.folder / ANSWERS_FILE
         for line in read_lines(path):
@@ -91,12 +96,12 @@ class Published:
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder is a copy without texts."""
+    """Whether a folder is a published copy."""
     return (folder / CELLS_FILE).is_file()
 
 
 def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> int:
-    """Write what `caw.evaluation.publishing` describes, replacing what is there; returns the number of answers.
+    """Write a copy of the run into a folder, replacing what is there; returns the number of answers.
 
     Answers longer than a number or a letter are left out (null), as they may be whole texts. Raises ValueError if
     `folder` is the run's own.
@@ -125,7 +130,7 @@ def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> in
 def write_cells(
     folder: Path, cells: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]], not_begun: Sequence[str]
 ) -> None:
-    """cells.json: a line per cell, run and missing cell."""
+    """cells.json, with a line for each cell, run and missing cell."""
     runs_of, planned = _lines(runs.items()), ",\n".join(json.dumps(name) for name in not_begun)
     text = f'{{"cells": {{\n{_lines(cells.items())}\n}},\n"runs": {{\n{runs_of}\n}},\n"not_begun": [\n{planned}\n]}}\n'
     replace_file(folder / CELLS_FILE, text.encode("utf-8"))
@@ -136,10 +141,10 @@ def _lines(entries: Iterable[tuple[str, Any]]) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """A compressed file of lines without `of`, which only says whether a text was read otherwise before.
+    """A compressed file of the lines, without the text's digest `of`; a plain file of that name is removed.
 
-    A digest of a text cannot be compressed either: with them the files were a sixth larger.
+    The digest only tells whether a text has changed, and cannot be compressed: files were a sixth larger with it.
     """
     content = b"".join(encode({name: value for name, value in line.items() if name != "of"}) for line in lines)
     replace_file(json_files.packed_path(path), json_files.compress(content))
-    path.unlink(missing_ok=True)  # of an earlier version; readers would not know which one counts
+    path.unlink(missing_ok=True)  # of an earlier version; readers could not tell which one counts

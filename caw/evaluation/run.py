@@ -1,8 +1,8 @@
-"""Generate the texts of an evaluation: cells in order of worth, each question once, whatever is killed when.
+"""Generate the texts of an evaluation, cell by cell; a run may be killed at any moment and started again.
 
-A question is done iff the store holds a line of it, in any process's file. Processes of one run take turns at the
-questions (number modulo world size), so that they never share one; run again with fewer processes, what the others had
-left is done too.
+A question is done if and only if the store holds a line of it, in any process's file. Processes of one run share the
+questions by number (modulo the world size), so no two of them take the same one. Started again with fewer processes, a
+run also does what the others had left.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from caw.models.facts import vocabulary_size
 from caw.policies import CapacityPolicy, Policy
 from caw.watermarks import Watermark
 
-RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds of bootstrap
+RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds to resample
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Which share of the questions this process takes: those of number `rank` modulo `world_size`."""
+    """The questions that this process takes: those whose number is `rank` modulo `world_size`."""
 
     rank: int = 0
     world_size: int = 1
@@ -50,7 +50,7 @@ class Shard:
             )
 
     def device(self) -> str | None:
-        """A GPU of its own for each of several processes on a machine; None = the usual one."""
+        """Each of several processes on a machine gets a GPU of its own; None = the usual device."""
         if self.world_size == 1 or not torch.cuda.is_available():
             return None
         return f"cuda:{int(os.environ.get('LOCAL_RANK', self.rank)) % torch.cuda.device_count()}"
@@ -61,7 +61,7 @@ class Shard:
 
 @dataclass
 class Loaded:
-    """The one model in memory, with the digest of its weights, and (task, prompts of it that it has read)."""
+    """The model in memory, and the SHA-256 of its weights. prompts: a task, and what was read of its prompts."""
 
     name: str
     model: Any
@@ -76,9 +76,9 @@ class Runner:
 
     Args:
         config, store: what to do and where it is kept. shard: this process's share.
-        limit: at most so many questions of each cell. only: globs of cells' names; () = all.
-        say: called with a line for people whenever a cell is finished. progress: a bar with the time that is left.
-        command: how the run was started; None = this process's command line.
+        limit: at most this many questions of each cell. only: globs of cells' names; () = all.
+        say: called with a line for people when a cell is finished. progress: show a bar with the time that is left.
+        command: how the run was started; "" = this process's command line.
     """
 
     config: Config
@@ -97,19 +97,19 @@ class Runner:
         return choose_plans(self.config.plan(), self.only)
 
     def questions(self, plan: CellPlan) -> list[Question]:
-        """The questions of a cell, all processes' shares."""
+        """The questions of a cell, for all processes."""
         counts = [count for count in (plan.count, self.limit) if count is not None]
         return self.config.tasks[plan.task].questions(min(counts, default=None))
 
     def todo(self, plan: CellPlan) -> list[Question]:
-        """This process's questions that have no line yet."""
+        """This process's questions that no file holds an answer to yet."""
         done = self.store.cell(plan.name).done()
         return [question for question in self.shard.of(self.questions(plan)) if question.id not in done]
 
     def run(self) -> int:
-        """Generate what is missing; returns how many texts that were. Interrupted, everything finished is kept.
+        """Generate what is missing; returns the number of new texts. An interrupt loses nothing that is finished.
 
-        Raises ValueError before anything is written where texts were made otherwise than the config says now.
+        Raises ValueError, before anything is written, if earlier texts were not made as the config says now.
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
@@ -124,7 +124,7 @@ class Runner:
         return made
 
     def run_cell(self, plan: CellPlan, bar: Bar, *, again: bool) -> int:
-        """Generate what is missing in one cell; again: a later one has the same prompts."""
+        """Generate what is missing in one cell; again: whether a later cell has the same prompts."""
         todo = self.todo(plan)
         if not todo:
             return 0
@@ -137,7 +137,7 @@ class Runner:
         run = self.store.keep_run(self.record(loaded))
         bar.begin(plan.name)
         with cell.writer(self.shard.rank) as writer:
-            todo = self.todo(plan)  # again: until now another process may have written it
+            todo = self.todo(plan)  # another process may have written some until this one held the file
             prompts = self.prompts(loaded, plan.task, again)
             for result in self.results(todo, task, loaded, mark, policy, bar, prompts) if todo else ():
                 line = asdict(answer_of(todo[result.index], result, task, run))
@@ -156,20 +156,20 @@ class Runner:
         return Scorer(self.config, self.store)
 
     def score(self, *, anew: bool = False) -> None:
-        """Scores and results of every cell of the plan that has texts; `anew` does not trust earlier scores.
+        """Score every cell of the plan that has texts and write results.json; `anew` replaces earlier scores too.
 
-        Raises ValueError where texts were made otherwise than the config says now.
+        Raises ValueError if texts were not made as the config says now.
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
         require_for(self.config, plans)
         self.scorer.update(plans, anew=anew)
-        if self.config.text:  # what attacks and perplexity are made by from here on
+        if self.config.text:  # attacks and perplexities read it from the run's folder
             self.store.write_config(self.config.text)
         self.write_results()
 
     def write_results(self) -> None:
-        """Replace results.json by what the store holds now of all cells of the config."""
+        """Make results.json from what the store holds now of all cells of the config."""
         with self.store.results_lock():
             self.store.write_results(Results(self.scorer, self.config.plan()).as_dict())
         self.results_at = time.monotonic()
@@ -192,7 +192,7 @@ class Runner:
         )  # fmt: skip
 
     def prompts(self, loaded: Loaded, task: str, again: bool) -> PromptCache | None:
-        """What the model has read of this task; kept as long as a later cell asks for it again."""
+        """What the model has read of this task's prompts; kept as long as a later cell needs it."""
         name, kept = loaded.prompts or ("", None)
         if name != task or kept is None:
             kept = PromptCache(0.25 / self.shard.world_size) if again else None  # processes may share a machine
@@ -200,7 +200,7 @@ class Runner:
         return kept
 
     def load(self, name: str) -> Loaded:
-        """The model of that name; one that is in memory already is not loaded again."""
+        """The model of that name; loaded only if it is not the one in memory."""
         if self.loaded is None or self.loaded.name != name:
             self.loaded = None  # frees the other one first
             spec = self.config.models[name]
@@ -209,17 +209,17 @@ class Runner:
         return self.loaded
 
     def manifest(self, plan: CellPlan, loaded: Loaded, mark: Watermark | None, policy: Policy | None) -> dict[str, Any]:
-        """What every text of a cell shares and depends on; equal for all its processes and runs, and without keys."""
+        """What every text of a cell shares and depends on. All its processes and runs agree on it; it holds no key."""
         made = planned_manifest(self.config, plan)
         made |= {"model_sha256": loaded.sha256, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
-        if mark is not None and mark.foreign:  # its lists cover the model's vocabulary, which the detector has to know
+        if mark is not None and mark.foreign:  # its lists cover the vocabulary; the detector must know how large it is
             made["watermark_parameters"]["vocab_size"] = vocabulary_size(loaded.model)
         if isinstance(policy, CapacityPolicy):
             made["evaluator_sha256"] = provenance.state_sha256(policy.network.state_dict())
         return made
 
     def record(self, loaded: Loaded) -> dict[str, Any]:
-        """How the lines of this process are made; its config is kept under the id that stands here."""
+        """How this process makes its lines. `config` is the id under which its config is kept."""
         return provenance.run_record(
             self.command,
             batch_size=self.config.generation.batch_size,
@@ -242,7 +242,7 @@ class Runner:
 
 
 def _widest(plans: Sequence[CellPlan]) -> list[CellPlan]:
-    """Of entries for the same cell, the last, which asks for the most questions."""
+    """The last entry for each cell, which asks for the most questions."""
     return list({plan.name: plan for plan in plans}.values())
 
 

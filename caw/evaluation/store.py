@@ -1,16 +1,16 @@
-"""Where an evaluation keeps its texts, scores and results: a folder that survives a kill at any moment.
+"""The folder of a run: its texts, scores and results. Whenever a process is killed, the folder stays usable.
 
     OUTPUT/
       config.yaml                    the config of the last run or scoring
-      configs/<id>.yaml              every config that lines or scores were made by
-      runs/<id>.json                 how lines were made: versions, git commit, command, processes
+      configs/<id>.yaml              every config that lines or scores were made with
+      runs/<id>.json                 how lines were made: versions, git commit, command, device
       cells/<cell>/cell.json         what every text of the cell shares (never the key)
       cells/<cell>/generations.<rank>.jsonl    a line per question, written whole as soon as it is finished
-      scores.jsonl                   derived, without texts: a line per (cell, question, key, attack)
+      scores.jsonl                   made from the texts, without them: a line per (cell, question, key, attack)
       results.json                   {"rows": [...]}
 
-Lines are the only memory: a question is done iff a line holds its id, so nothing is lost or made twice. Processes write
-files of their own; reading merges them. scores.jsonl and results.json are replaced whole.
+Progress is kept in the lines alone: a question is done if and only if a line holds its id, so nothing is lost or made
+twice. Each process writes files of its own; reading merges them. scores.jsonl and results.json are replaced whole.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Generation:
-    """One answer.
+    """A generated text and its grade.
 
     id: of the question, e.g. "gsm8k/test/17". tokens: new ids, the end token included. text: as generated.
     finish_reason: "eos", "length", "stop" or "error" (the prompt could not be continued, see `error`).
-    answer: what was read from it, None if nothing could be; extraction: how ("stated", "last"). correct: its grade.
-    truncated_text: the text up to the end of its answer; accuracy and detection read this.
+    answer: what was read from the text, None if nothing could be; extraction: how ("stated", "last"). correct: whether
+    it is the right answer. truncated_text: the text up to the end of its answer, which is graded and tested for marks.
     marked, changed: share of tokens of strength above 0, and of tokens that are not the model's own choice.
     run: id of the record in runs/ that says how it was made.
     """
@@ -70,7 +70,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class TextGroup:
-    """Texts that are tested for the same mark under the same key; the fields are those of `Score`."""
+    """Texts of one origin that are tested for the same mark; the fields are those of `Score`."""
 
     cell: str
     watermark: str
@@ -86,13 +86,13 @@ class TextGroup:
 
 @dataclass(frozen=True)
 class Score:
-    """What the detector says about one text under one key.
+    """What the detector finds in one text under one key.
 
-    cell: whose text it is. watermark, key: which watermark of the config and which key number it was tested for.
-    attack: "none" or a name that says everything, e.g. "word-d-0.1". label: 1 = the text carries this mark.
+    cell: where the text comes from. watermark, key: the watermark of the config and the key number it is tested for.
+    attack: "none", or kind and strength, e.g. "word-d-0.1". label: 1 = the text carries this mark.
     source: "model" or "human". edit_rate: share of words that the attack really changed.
     p_weighted, z_weighted: with the weights per token of the model's `weights`; None without them.
-    of: `text_digest` of the text before the attack; a score of another text is made anew.
+    of: `text_digest` of the text before the attack; where the text has changed, the score is replaced.
     """
 
     cell: str
@@ -113,7 +113,7 @@ class Score:
 
     @property
     def identity(self) -> Identity:
-        """What no two scores have in common; a new score replaces the old one of its identity."""
+        """No two scores share it; a new score replaces the old one of the same identity."""
         return identity_of(self, self.id)
 
 
@@ -138,7 +138,7 @@ class Cell:
         return read_json(self.folder / "cell.json") or {}
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Keep the manifest; raises ValueError if texts are there that were made with another one."""
+        """Write the manifest if there is none; raises ValueError if there is a different one."""
         known = self.manifest
         if known:
             self.check(manifest, known.keys() | manifest.keys())
@@ -147,7 +147,7 @@ class Cell:
             write_json(self.folder / "cell.json", manifest)
 
     def check(self, manifest: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Raise ValueError for the first of these names that the kept manifest and this one say otherwise."""
+        """Raise ValueError for the first of these names on which the kept manifest and this one differ."""
         old, new = comparable(self.manifest), comparable(manifest)
         for name in sorted(names):
             if old.get(name) != new.get(name):
@@ -158,16 +158,16 @@ class Cell:
                 )
 
     def files(self) -> list[Path]:
-        """The generations' files of all ranks."""
+        """The files of generations, of all ranks."""
         found = self.folder.iterdir() if self.folder.is_dir() else ()
         return sorted(path for path in found if GENERATIONS.fullmatch(path.name))
 
     def done(self) -> set[str]:
-        """Ids of the questions that have a line."""
+        """Ids of the questions that have an answer."""
         return {line["id"] for path in self.files() for line in read_lines(path)}
 
     def read(self) -> list[Generation]:
-        """Generations of all ranks, by id; raises ValueError for an id that two lines hold."""
+        """Generations of all ranks, in order of their ids; raises ValueError for an id that two lines hold."""
         found: dict[str, Generation] = {}
         for path in self.files():
             for line in read_lines(path):
@@ -182,7 +182,7 @@ class Cell:
 
     @contextlib.contextmanager
     def writer(self, rank: int = 0) -> Iterator[JsonlWriter]:
-        """Appends lines for this rank alone; a line cut short by a kill is dropped first.
+        """Append lines to this rank's file; a line that a kill cut short is removed first.
 
         Raises ValueError if another process of the same rank is at work, and for a file that has an id twice.
         """
@@ -210,13 +210,13 @@ class Store:
         return Cell(self.path / "cells" / name)
 
     def cells(self) -> list[Cell]:
-        """Cells that have a manifest, by name."""
+        """Cells that have a manifest, in order of their names."""
         folder = self.path / "cells"
         found = [Cell(path) for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
         return [cell for cell in found if cell.manifest]
 
     def keep_run(self, record: Mapping[str, Any]) -> str:
-        """Write a record of how lines are made; returns its id, the same for equal records."""
+        """Write a record of how lines are made; returns its id, which is the same for equal records."""
         content = json.dumps(record, sort_keys=True, ensure_ascii=False)
         name = hashlib.sha256(content.encode()).hexdigest()[:12]
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
@@ -228,12 +228,12 @@ class Store:
         return read_json(self.path / "runs" / f"{name}.json") or {}
 
     def read_scores(self) -> list[Score]:
-        """All scores, in order of their identity; [] before the first."""
+        """All scores, in order of their identity; [] if there are none yet."""
         path = self.path / SCORES_FILE
         return [parse(Score, line, path) for line in read_lines(path, missing_ok=True)]
 
     def update_scores(self, scores: Iterable[Score]) -> None:
-        """Add scores, replacing those of the same identity; the file changes at once or not at all."""
+        """Add scores, replacing those of the same identity. The file is replaced whole or not at all."""
         with locked(self.path / ".lock.scores", "scores.jsonl"):
             merged = {score.identity: score for score in [*self.read_scores(), *scores]}
             ordered = (merged[identity] for identity in sorted(merged))
@@ -243,18 +243,18 @@ class Store:
 
     @property
     def results(self) -> dict[str, Any]:
-        """results.json; {"rows": []} before the first."""
+        """The content of results.json; {"rows": []} if there is none yet."""
         return read_json(self.path / "results.json") or {"rows": []}
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_json(self.path / "results.json", results)
 
     def results_lock(self) -> contextlib.AbstractContextManager[None]:
-        """Held while results are made and written, so that a process with an older view cannot write last."""
+        """Hold this while making and writing results; a process that saw less then cannot write last."""
         return locked(self.path / ".lock.results", "results.json")
 
     def write_config(self, text: str) -> str:
-        """Keep the config as the last one and for good; returns its id, the same for equal texts."""
+        """Keep the config as config.yaml and in configs/; returns its id, which is the same for equal texts."""
         name = hashlib.sha256(text.encode()).hexdigest()[:12]
         for path in (self.path / "config.yaml", self.path / "configs" / f"{name}.yaml"):
             replace_file(path, text.encode())
@@ -262,7 +262,7 @@ class Store:
 
 
 def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest without what is derived or only a name: an evaluator is its digest, however its file is called."""
+    """A manifest without what is derived or only a name: an evaluator counts by its digest, not by its file's name."""
     kept = dict(manifest)
     if kept.get("policy_parameters"):
         kept["policy_parameters"] = policy_of_cell(kept["policy_parameters"])
@@ -270,11 +270,11 @@ def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
         if kept.get(name):
             kept[name] = {k: v for k, v in kept[name].items() if k != derived}
     if kept.get("watermark") and "generation" in kept:
-        kept["generation"] = {"mark_eos": True, **kept["generation"]}  # runs from before the choice marked ends
+        kept["generation"] = {"mark_eos": True, **kept["generation"]}  # before there was a choice, ends were marked
     return kept
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Sort key in which numbers inside names count as numbers: gsm8k/test/9 before gsm8k/test/10."""
+    """Sort key that compares numbers inside names as numbers: gsm8k/test/9 comes before gsm8k/test/10."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((0, int(part)) if place % 2 else (1, part) for place, part in enumerate(parts) if part)

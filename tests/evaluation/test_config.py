@@ -95,7 +95,7 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
     assert len(set(keys)) == 5 and config.key(0) == other.key(0)
     assert "secret" not in repr(config) and str(config.key(0)) not in repr(config)
     monkeypatch.setenv("CAW_KEY", "secret\udcff")  # Python's own error would name a character of it and its place
-    with pytest.raises(ValueError, match=r"^CAW_KEY must be UTF-8 text, got other bytes; set it anew$"):
+    with pytest.raises(ValueError, match=r"^CAW_KEY must be UTF-8 text, got other bytes; set it again$"):
         config.key(0)
 
 
