@@ -10,7 +10,7 @@ from typing import Any
 from caw import ops
 from caw.decoding.forward import flash_decoding
 from caw.decoding.prompt_cache import PromptCache
-from caw.evaluator.network import check_model
+from caw.evaluator.network import warn_of_other_model
 from caw.evaluator.token_classes import check_tokenizer
 from caw.io.show import shown
 from caw.models.facts import ModelFacts
@@ -69,7 +69,7 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
         raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
         if model_name:
-            check_model(policy.network, model_name, stacklevel=6)
+            warn_of_other_model(policy.network, model_name, stacklevel=6)
         if policy.network.token_class is not None and tokenizer is not None:
             check_tokenizer(policy.network.token_class.cpu(), tokenizer, policy.network.spec.line_ends)
     return policy

@@ -52,7 +52,7 @@ PROOF = (
 
 
 def verdict(result: DetectionResult) -> str:
-    """One sentence for people who know nothing of statistics."""
+    """One sentence for people who know no statistics."""
     if result.error:
         return "This text is damaged and cannot be read."
     if not result.num_scored:

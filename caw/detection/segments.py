@@ -17,7 +17,7 @@ from caw.watermarks import Watermark
 # nats that a change costs. Measured by benchmarks/bench_regions.py --changes: with 2, marked parts fall to pieces where
 # few tokens happen to be green; with 6, parts of 50 tokens run on to the ends of the text
 CHANGE = 3.0
-ROUNDS = 8  # of fitting the mean and splitting anew; it stays the same after two or three
+MAX_FITS = 8  # of the mean, each followed by a new split; two or three are usually enough
 
 
 def log_ratios(watermark: Watermark, values: np.ndarray, counted: np.ndarray, mean: float) -> np.ndarray:
@@ -43,7 +43,7 @@ def segments(
     for start in starts:
         inside = np.zeros(len(values), dtype=bool)
         inside[start] = True
-        for _ in range(ROUNDS):
+        for _ in range(MAX_FITS):
             mean = _marked_mean(watermark, values[inside & counted])
             before = inside
             inside, gain = _split(log_ratios(watermark, values, counted, mean))

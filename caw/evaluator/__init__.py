@@ -1,4 +1,4 @@
-"""The evaluator: the network that predicts capacity, its features, labels, training and shipped weights."""
+"""The evaluator: the network that predicts capacity, its features, token classes and shipped weights."""
 
 from typing import TYPE_CHECKING
 
@@ -6,16 +6,16 @@ from caw.lazy import lazy_names
 
 if TYPE_CHECKING:
     from caw.evaluator.features import FeatureSpec
-    from caw.evaluator.network import Evaluator, check_model, default_beta, shipped, shipped_for
-else:  # labels and settings are read without PyTorch
+    from caw.evaluator.network import Evaluator, default_beta, shipped, shipped_for, warn_of_other_model
+else:  # PyTorch takes a second to import, so it waits for the first name that needs it
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "FeatureSpec": "caw.evaluator.features",
             **dict.fromkeys(
-                ("Evaluator", "check_model", "default_beta", "shipped", "shipped_for"), "caw.evaluator.network"
+                ("Evaluator", "warn_of_other_model", "default_beta", "shipped", "shipped_for"), "caw.evaluator.network"
             ),
         },
     )
 
-__all__ = ["Evaluator", "FeatureSpec", "check_model", "default_beta", "shipped", "shipped_for"]
+__all__ = ["Evaluator", "FeatureSpec", "default_beta", "shipped", "shipped_for", "warn_of_other_model"]

@@ -78,7 +78,7 @@ class Evaluator(torch.nn.Module):
 
     @torch.no_grad()
     def check_numbers(self, name: str = "the evaluator") -> None:
-        """Raise ValueError unless every input gives a capacity: a NaN would leave its token unmarked in silence.
+        """Raise ValueError unless every input gives a capacity: a NaN would silently leave its token unmarked.
 
         Scales must be positive, and the greatest sums that any features can reach stay far inside float32.
         """
@@ -169,7 +169,7 @@ def _check_classes(table: torch.Tensor) -> None:
         )
 
 
-def check_model(evaluator: Evaluator, model_name: str | Path, stacklevel: int = 2) -> None:
+def warn_of_other_model(evaluator: Evaluator, model_name: str | Path, stacklevel: int = 2) -> None:
     """Warn, once per call, if the evaluator was trained on another model than `model_name`.
 
     Names are compared without folders, file endings, quantisation and case, so that a .gguf file or a copy in a
@@ -199,7 +199,7 @@ def shipped_for(model_name: str | Path) -> str | None:
 def default_beta(evaluator: Evaluator | str | Path) -> float:
     """The beta of a capacity policy that names none: that of the model which the evaluator was trained for.
 
-    For weights that cannot be read it is everybody's; whoever uses them will say what is wrong.
+    Weights that cannot be read get the general default; loading them will say what is wrong.
     """
     if not isinstance(evaluator, Evaluator):
         try:

@@ -1,8 +1,8 @@
 """An evaluator trained on damage instead of importance: will the answer change if this token does?
 
 Labels need no annotator (`damage.py`, `benchmarks/bench_damage.py`): a candidate took a token's place, the model went
-on, the final answer stayed or changed. Some hundred such labels are too few for a network, so what is fitted is a
-logistic regression on the inputs of an evaluator that was trained on key segments. It is stored in the same form (two
+on, the final answer stayed or changed. A few hundred such labels are too few for a network, so a logistic regression
+is fitted on the inputs of an evaluator that was trained on key segments. It is stored in the same form (two
 hidden units that carry a sum and its negative through the rectifiers), so everything that takes an evaluator takes it.
 """
 
@@ -35,8 +35,8 @@ def fit_damage(
         features: float32 [N, spec.size], as `FeatureSpec.assemble` makes them of the records around each changed token.
         changed: bool [N], whether the answer changed. questions: int [N]; no question is in two folds.
 
-    The penalty is the one of the greatest AUROC over folds. Logits are stretched and shifted to the mean and deviation
-    of the given evaluator's on the same rows: no order changes, and theta protects about as many tokens as with it.
+    The penalty with the greatest AUROC over folds is taken. Logits are scaled and shifted to the mean and deviation of
+    the given evaluator's on the same rows: the order stays, and theta protects about as many tokens as with it.
     Deterministic. Raises ValueError where an answer never or always changes or the questions are fewer than folds.
     """
     require("scikit-learn", "fitting an evaluator of damage")
@@ -73,7 +73,7 @@ def _crossed(x: np.ndarray, changed: np.ndarray, questions: np.ndarray, penalty:
 
 
 def _regression(x: np.ndarray, changed: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
-    """Weights [n] and bias of the log odds, the inputs' own deviation over these rows taken into the weights."""
+    """Weights [n] and bias of the log odds, with the inputs' deviation over these rows folded into the weights."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -105,10 +105,10 @@ def read_labels(labels_path: str | Path, data_dir: str | Path) -> list[LabelledT
 
 
 def restate(text: LabelledText, statement: str) -> LabelledText:
-    """The reference with its `#### N` line said as the task's answers say it, all of which is key.
+    """The reference with its `#### N` line restated as the task's answers put it; all of that line is key.
 
-    An evaluator knows only what it was shown: trained on `####` it takes "The answer is" for filler, and a marked
-    answer that states its number otherwise is read wrongly.
+    An evaluator knows only what it was trained on: trained on `####`, it takes "The answer is" for filler and
+    misjudges answers that state their number that way.
 
     statement: holds "{answer}", say "The answer is {answer}."; the answer is copied as it stands. Raises ValueError
     for one that does not, and for a reference without such a line.

@@ -6,7 +6,7 @@ from three positions before its reference to one behind it) and one entry per re
     values [R, K] float32, ids [R, K] int32, logsumexp [R], entropy [R] float32     the record of p at that position
     token [N] int32, key [N] bool, row [N] int64 (of its p_i), document [N] int32
 
-and `meta.json`, written last: a folder without it is the rest of an interrupted pass.
+and `meta.json`, written last: a folder without it was left by an interrupted pass.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ class Positions:
 
 
 def _take_room(path: Path) -> None:
-    """Give a file all the blocks that it will fill: on a full disk a hole in a mapped file ends the process (SIGBUS).
+    """Reserve all of a file's blocks: on a full disk, writing to a hole in a mapped file kills the process (SIGBUS).
 
-    Raises OSError where the disk has not so much.
+    Raises OSError if the disk has no room for it.
     """
     if hasattr(os, "posix_fallocate"):
         with naming(path), open(path, "r+b") as file:

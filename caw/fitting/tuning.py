@@ -41,7 +41,7 @@ BETAS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 class Point:
     """One setting. protected: share of the unwatermarked tokens that keep strength 0. The rest is known only where
     texts were generated: power, expected share of texts found (see `power.expected_power`: somewhat hopeful, because
-    it takes all texts for alike); found, the share found among those texts; score, mean of the tokens that count;
+    it treats all texts as alike); found, the share found among those texts; score, mean of the tokens that count;
     changed, share of tokens that are not the model's own choice."""
 
     theta: float
@@ -134,7 +134,7 @@ class Tuner:
         self.say(f"texts at theta {theta:g}, beta {beta:g}")
         policy = CapacityPolicy(self.evaluator, theta, beta)
         out = self._generate(watermark=self.watermark, policy=policy)
-        # an end token is no text: nobody reads it, and no mark decides about it
+        # a detector sees the text only, and an end token is not part of it
         ended = zip(out.sequences, out.finish_reasons, strict=True)
         texts = [np.array(t, dtype=np.int64) for s, why in ended if (t := s[:-1] if why == "eos" else s)]
         detector = Detector(None, self.watermark, self.fpr)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from caw.evaluator import Evaluator, FeatureSpec, check_model
+from caw.evaluator import Evaluator, FeatureSpec, warn_of_other_model
 from caw.evaluator.network import shipped
 from caw.policies import CapacityPolicy
 from caw.testing import assert_close
@@ -187,11 +187,11 @@ def test_names_with_dots_are_found(tmp_path, monkeypatch):
         (None, "gpt2", True),
     ],
 )
-def test_check_model_warns_once(trained, used, same):
+def test_warn_of_other_model_warns_once(trained, used, same):
     evaluator = Evaluator(SPEC, 3, {"model": trained} if trained else None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_model(evaluator, used)
+        warn_of_other_model(evaluator, used)
     assert len(caught) == (0 if same else 1)
     if not same:
         assert trained in str(caught[0].message) and used in str(caught[0].message)

@@ -35,9 +35,9 @@ class Labeler(Protocol):
 def read_documents(
     data_dir: str | Path, dataset: str, split: str, indices: Sequence[int] | None = None
 ) -> list[LabelledText]:
-    """Documents of `<data_dir>/<dataset>/<split>.jsonl` without spans; None = all, else these places, in this order.
+    """Documents of `<data_dir>/<dataset>/<split>.jsonl` without spans; None = all, else these indices, in this order.
 
-    Raises FileNotFoundError, or ValueError for a place that the file does not have or that is named twice.
+    Raises FileNotFoundError, or ValueError for an index that the file does not have or that is named twice.
     """
     for what, name in (("dataset", dataset), ("split", split)):
         if not NAME.fullmatch(name):  # they become part of a path

@@ -1,8 +1,8 @@
 """Key segments by counterfactuals: how much worse the model itself continues once a token is replaced.
 
 For each reference token, its likeliest alternatives under the model take its place in turn; the rest of the reference
-stays as it is. The falls of the model's log-probability of what follows, and of the final answer, are the token's
-scores: a filler word can be replaced without making the sums behind it less likely, a number cannot.
+stays as it is. A token's scores are how far the log-probability falls of what follows, and of the final answer: a
+filler word can be replaced without making the sums behind it less likely, a number cannot.
 
 That holds for models that follow what they read. The demo model (135 million parameters) does not: on GSM8K answers its
 falls rank key tokens of a strong model's labels below the others (AUROC .43 for the rest on 8 documents, .43 for the
@@ -32,7 +32,7 @@ ANSWER_MARK = "####"
 class Falls:
     """Per reference token (n of them), in nats, means over the alternatives; positive: the replacement hurts.
 
-    rest: float64 [n], log-probability that the up to `horizon` following reference tokens lose in sum; 0 for the last.
+    rest: float64 [n], what the next `horizon` reference tokens (or fewer) lose in all; 0 for the last.
     answer: float64 [n], what the final answer's tokens lose; inf for those tokens themselves and any behind them;
         None where the labeler does not look at it.
     """
@@ -49,8 +49,8 @@ class CounterfactualLabeler:
         model, tokenizer: as `caw.load_model` gives them; a model with a key/value cache.
         alternatives: how many of the likeliest other tokens are tried in each place.
         horizon: how many following tokens `rest` looks at.
-        answer_nats: None leaves the final answer out: a forward of horizon tokens for each alternative instead of one
-            to the end of the text, on a text of 160 tokens a tenth of the work.
+        answer_nats: None leaves the final answer out: each alternative then takes a forward of horizon tokens instead
+            of one to the end of the text, a tenth of the work on a text of 160 tokens.
         template, prefix: the prompt; see `labels.encode`.
         batch_tokens: tokens of a forward, over all its rows (at least one row).
     """
@@ -126,7 +126,7 @@ class CounterfactualLabeler:
         return Falls(rest, None if self.answer_nats is None else final, coded)
 
     def _alternatives(self, logits: torch.Tensor, coded: EncodedText) -> torch.Tensor:
-        """The likeliest tokens int64 [T, m] in each place but the one that stands there; place 0 is of no use."""
+        """The likeliest tokens int64 [T, m] in each place besides the one that stands there; place 0 means nothing."""
         here = torch.tensor(coded.ids, device=logits.device)
         before = logits.roll(1, dims=0).clone()
         before[torch.arange(len(here)), here] = -torch.inf
@@ -151,7 +151,7 @@ class CounterfactualLabeler:
 
     def _replaced(self, ids: Sequence[int], others: torch.Tensor, begin: int, read: SharedPrefix) -> torch.Tensor:
         """Log-probabilities float64 [G * m, T - begin - 1] of the tokens behind `begin` in rows where one of the G
-        places from `begin` on holds one of its others [G, m]; a row's own place and those before it are of no use."""
+        places from `begin` on holds one of its others [G, m]. Up to its own place a row's values mean nothing."""
         rows = [
             [*ids[:place], other, *ids[place + 1 :]]
             for place, tokens in enumerate(others.tolist(), begin)
