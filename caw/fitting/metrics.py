@@ -25,7 +25,7 @@ def _sklearn() -> Any:
 
 
 def auroc(key: np.ndarray, score: np.ndarray) -> float:
-    """Chance that a key token (key bool [n]) has a higher score [n] than another; ties count half. Needs both classes."""
+    """Chance that a key token (bool [n]) has a higher score [n] than another; ties count half. Both classes needed."""
     return float(_sklearn().roc_auc_score(key, score))
 
 
