@@ -1,4 +1,4 @@
-"""results.json: a row per cell, a row over all keys of it, comparisons of policies, and accuracy at equal detection."""
+"""results.json: a row for each key, a row over all keys, comparisons of policies, and accuracy at equal detection."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ REPEATED = ("accuracy", "auroc", "f1", *(f"tpr_at_fpr_{suffix}" for suffix in FP
 
 @dataclass
 class Results:
-    """Everything results.json says, from graded answers and scores.
+    """The content of results.json, made from graded answers and scores.
 
     Args:
         source: a run (`Scorer`) or a copy of it (`Published`). plans: the cells; those without texts are left out.
+
+    A group is all keys of one model, task, watermark and policy.
     """
 
     source: Source
@@ -53,7 +55,7 @@ class Results:
             self.scores[score.cell, score.watermark, score.key, score.attack, score.source].append(score)
 
     def as_dict(self) -> dict[str, Any]:
-        """The whole file; numbers of 6 digits."""
+        """The whole file, with numbers of 6 digits."""
         return {
             "rows": [_rounded(row) for group in self.groups for row in self.rows(group)],
             "attacked": [_rounded(row) for group in self.groups for row in self.attacked(group)],
@@ -65,7 +67,7 @@ class Results:
         return self.cells[plan.name].answers
 
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
-        """A row per key, and one over all keys if there are several."""
+        """A row for each key, and one over all keys if there are several."""
         plans = self.groups[group]
         single = [self.row(group, [plan]) for plan in plans]
         yield from single
@@ -73,7 +75,7 @@ class Results:
             yield {**self.row(group, plans), "sd_over_keys": _spread(single)}
 
     def row(self, group: Group, plans: Sequence[CellPlan]) -> dict[str, Any]:
-        """What the texts of one group and these keys say."""
+        """The row of a group's cells: accuracy, lengths and, for marked texts, detection."""
         cells = [self.cells[plan.name] for plan in plans]
         manifest, made = cells[0].manifest, [g for cell in cells for g in cell.answers]
         lengths, runs = [g.tokens for g in made], sorted({run for cell in cells for run in cell.runs})
@@ -104,7 +106,7 @@ class Results:
         return row
 
     def accuracy_interval(self, plans: Sequence[CellPlan]) -> list[float]:
-        """Wilson's; over several keys, of as many answers as are independent, a question's keys together."""
+        """Wilson's interval; over several keys, for the number of independent answers, see `share_interval`."""
         right, total = defaultdict[str, int](int), defaultdict[str, int](int)
         for plan in plans:
             for g in self.answers(plan):
@@ -113,7 +115,7 @@ class Results:
         return list(accuracy.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
 
     def detection(self, plans: Sequence[CellPlan], attack: str) -> dict[str, Any]:
-        """Metrics of the positives of these cells against their negatives; {} where nothing was scored."""
+        """Metrics of the marked texts of these cells against their negatives; {} where nothing is scored."""
         positives, negatives, people = (
             [s for plan in plans for s in self.scores[self._place(plan, attack, marked, source)]]
             for marked, source in ((True, MODEL), (False, MODEL), (False, HUMAN))
@@ -132,7 +134,7 @@ class Results:
         return cell, plan.watermark, plan.key, attack, source
 
     def attacked(self, group: Group) -> Iterator[dict[str, Any]]:
-        """A row per attack, over all keys that were attacked; intact texts' rows are in `rows`."""
+        """A row for each attack, over all keys that were attacked. `rows` has the texts without attack."""
         plans = self.groups[group]
         if group[2] is None:
             return
@@ -152,7 +154,7 @@ class Results:
             }
 
     def outcomes(self, group: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
-        """What one policy did at these questions under these keys ([] = it has none)."""
+        """What a group did at these questions under these keys; unmarked texts have no key and take [] for `keys`."""
         plans = [plan for plan in self.groups[group] if plan.key is None or plan.key in keys]
         place = {name: i for i, name in enumerate(ids)}
         correct = np.zeros((len(ids), len(plans)))
@@ -181,7 +183,7 @@ class Results:
         return dict(found)
 
     def strength(self, group: Group) -> float | None:
-        """How strong a fixed policy is, to order the curve: 0 for unmarked texts; None for other policies."""
+        """The strength of a fixed policy, which orders the curve: 0 for unmarked texts, None for other policies."""
         _, _, watermark, policy = group
         if watermark is None or policy is None:
             return 0.0
@@ -195,7 +197,7 @@ class Results:
         return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 
     def families(self) -> Iterator[tuple[Group, list[Group]]]:
-        """(unmarked, marked by the same watermark) groups of each model and task."""
+        """For each model, task and watermark: the unmarked group and the marked groups."""
         families: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
         for group in self.groups:
             if group[2] is not None:
@@ -204,7 +206,7 @@ class Results:
             yield (model, task, None, None), groups
 
     def shared(self, groups: Sequence[Group]) -> tuple[list[str], list[int]]:
-        """Questions that all groups answered under every key that all of them have."""
+        """The questions that all groups answered under all the keys they share, and these keys."""
         keys = set.intersection(*({p.key for p in self.groups[g] if p.key is not None} for g in groups if g[2]))
         ids = [
             {g.id for g in self.answers(plan)}
@@ -215,7 +217,7 @@ class Results:
         return sorted(set.intersection(*ids)) if keys and ids else [], sorted(keys)
 
     def scored(self, groups: Sequence[Group], marked: Group, ids: Sequence[str], keys: Sequence[int]) -> list[str]:
-        """Those of the questions whose texts were all scored: a killed run leaves some, of which nothing is known."""
+        """The questions whose texts are all scored; a run that was killed leaves some without a score."""
         kept = set(ids)
         for group in groups:
             for plan in self.groups[group if group[2] else marked]:
@@ -224,7 +226,7 @@ class Results:
         return sorted(kept)
 
     def comparisons(self) -> Iterator[dict[str, Any]]:
-        """Every pair of policies of one watermark, and each of them with unmarked texts; the second is subtracted."""
+        """Every two policies of one watermark, and each policy with unmarked texts: the first minus the second."""
         for bare, groups in self.families():
             pairs = [(g, bare) for g in groups if bare in self.groups] + [(b, a) for a, b in combinations(groups, 2)]
             for a, b in pairs:
@@ -234,7 +236,7 @@ class Results:
                     yield {**_family(groups[0]), "keys": len(keys), **row}
 
     def equal_detection(self) -> Iterator[dict[str, Any]]:
-        """Each policy that is not fixed, against the fixed strength that is found as well."""
+        """Each policy that is not fixed, against the fixed strength that is found equally well."""
         for bare, groups in self.families():
             fixed = [g for g in [bare, *groups] if g in self.groups and self.strength(g) is not None]
             for group in groups:
@@ -251,7 +253,7 @@ class Results:
                         yield {**_family(group), "keys": len(keys), **row}
 
     def _with_null(self, group: Group, marked: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
-        """Outcomes of a point of the curve; unmarked texts with what the detector says of them under these keys."""
+        """Outcomes at a point of the curve. Unmarked texts are given their scores under the keys of `marked`."""
         outcomes = self.outcomes(group, ids, keys)
         if group[2] is not None:
             return outcomes
@@ -260,7 +262,7 @@ class Results:
 
 
 def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
-    """What one way of reading the texts finds."""
+    """Metrics of one reading of the texts: with equal weights, or with weights per token."""
     return {
         **metrics(positives, negatives, people),
         "z_mean": float(np.mean([s.z for s in positives])),
@@ -270,7 +272,7 @@ def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequen
 
 
 def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Standard deviation between keys of what every key's row has: what intervals over questions do not hold."""
+    """Standard deviation between keys of the numbers that every key has; intervals over questions do not show it."""
     found = {name: [row[name] for row in rows if row.get(name) is not None] for name in REPEATED}
     return {name: float(np.std(values, ddof=1)) for name, values in found.items() if len(values) == len(rows)}
 
@@ -293,7 +295,7 @@ def _share(values: Iterable[bool]) -> float:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers of 6 significant digits: what is beyond is noise, and differs between machines."""
+    """Numbers rounded to 6 significant digits; further ones are noise and differ between machines."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):

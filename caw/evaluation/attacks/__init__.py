@@ -1,6 +1,6 @@
-"""Attacks on texts, each a seeded function of a text and its id; see `base.Attack`.
+"""Attacks on texts: each is a seeded function of a text and its id, see `base.Attack`.
 
-`parse_attack("word-d:0.1")` makes one from its name; ATTACKS lists them.
+`parse_attack("word-d:0.1")` makes one from its name; ATTACKS lists them all.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse
 
 @dataclass(frozen=True)
 class AttackSetup:
-    """What attacks need besides their strength; loaded once, when the first attack asks for it.
+    """What attacks need besides their strength. Files and models are loaded when an attack first needs them.
 
-    seed: of every attack. wordnet: folder of the database, None = the usual ones. ranker: see `rankers.make_ranker`.
-    human: texts to hide in (copy-paste). endpoint: arguments of `Paraphrase` besides seed.
+    seed: of every attack. wordnet: folder of the database, None = the usual places. ranker, device: see
+    `rankers.make_ranker`. human: texts for copy-paste to hide in. endpoint: arguments of `Paraphrase` without the seed.
     """
 
     seed: int = 0
@@ -84,10 +84,12 @@ ATTACKS: dict[str, Callable[[str, AttackSetup], Attack]] = {
 
 
 def parse_attack(spec: str, setup: AttackSetup | None = None) -> Attack:
-    """The attack that "KIND:STRENGTH" asks for: word-d:0.1, word-s:0.3, word-s-context:0.3, copy-paste:0.25 (share of
-    the text in what comes out; 0.25x3: in three parts), paraphrase.
+    """The attack that "KIND:STRENGTH" names.
 
-    Raises ValueError for unknown kinds and bad strengths, and what the attack needs and does not find.
+    word-d:0.1, word-s:0.3, word-s-context:0.3: the share of words. copy-paste:0.25: the share of the text in what comes
+    out (0.25x3: in three parts). paraphrase has no strength.
+
+    Raises ValueError for unknown kinds and bad strengths, FileNotFoundError or ImportError for what the attack needs.
     """
     kind, _, strength = spec.partition(":")
     if kind not in ATTACKS:

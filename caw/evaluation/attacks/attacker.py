@@ -1,7 +1,8 @@
-"""Scores of attacked texts: every text of a run, marked or not, meets the same attack and is tested under the same key.
+"""Attack the texts of a run, marked or not, and test them under the same keys as before.
 
-Attacked texts are kept in attacked/ATTACK/CELL.SOURCE.jsonl beside the texts, so that a slow attack, or one that cannot
-be repeated (an endpoint's), is made once per text however many keys it is tested under, and survives a kill.
+Attacked texts are kept in attacked/ATTACK/CELL.SOURCE.jsonl in the run's folder. So an attack that is slow, or that
+cannot be repeated (an endpoint's), is made once for each text, under however many keys it is tested, and survives a
+kill.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ def attack_texts(
     workers: int = 1,
     failed: Callable[[str, AttackError], None] = lambda text_id, error: None,
 ) -> dict[str, Attacked]:
-    """Attacked texts by id; those that are in the store from the same text are read, the others made and kept.
+    """Attacked texts by id. Those in the store, of the same text, are read; the others are made and written there.
 
-    workers: threads, for attacks that gain by them. failed: called for each text that this attack cannot change; it is
-    left out. An interrupt keeps what is finished.
+    workers: threads, for attacks that gain from them. failed: called for each text that the attack cannot change, which
+    is left out. An interrupt keeps what is finished.
     """  # fmt: skip
     path = store.path / "attacked" / attack.name / f"{cell}.{source}.jsonl"
     wanted = {text_id: (text, text_digest(text)) for text_id, text in texts}
     found = _kept(path, wanted)
     if len(found) < len(wanted):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # an id may be there twice: a text that is read otherwise now is attacked anew
+        # an id may be there twice: a text that has changed is attacked again
         with JsonlWriter(path, resume=True, made_by=MADE_BY, keep=bool, unique=None) as writer:
-            found = _kept(path, wanted)  # again: until now another process may have written it
+            found = _kept(path, wanted)  # another process may have written some until this one held the file
             todo = [(text_id, text) for text_id, text in texts if text_id not in found]
             for text_id, made in _made(attack, todo, workers):
                 if isinstance(made, AttackError):
@@ -64,7 +65,7 @@ def attack_texts(
 
 
 def _kept(path: Path, wanted: Mapping[str, tuple[str, str]]) -> dict[str, Attacked]:
-    """Attacked texts by id that a file has from these texts; wanted: text and digest by id."""
+    """The attacked texts of a file, by id, that were made from these texts. wanted: text and digest by id."""
     found: dict[str, Attacked] = {}
     for line in read_lines(path, missing_ok=True):
         if line["id"] in wanted and line["of"] == wanted[line["id"]][1]:
@@ -95,11 +96,11 @@ class Attacker:
     """Scores a run's texts under attacks.
 
     Args:
-        scorer: of the run. setup: what attacks need; its human texts, if none are given, are the task's reference
-            answers. limit: only the first so many questions of each cell. human: attack people's answers too.
-        workers: threads of attacks that gain by them. say: called with a line for people after each cell.
+        scorer: of the run. setup: what attacks need; without human texts copy-paste hides texts in reference answers.
+        limit: only the first so many questions of each cell. human: attack people's answers too.
+        workers: threads, for attacks that gain from them. say: called with a line for people after each cell.
 
-    `failures` counts texts that an attack could not change.
+    `failures` counts the texts that an attack could not change.
     """
 
     scorer: Scorer
@@ -113,9 +114,10 @@ class Attacker:
     def run(self, specs: Sequence[str], plans: Sequence[CellPlan]) -> int:
         """Score the texts of marked cells, and of their negatives under the same keys, for each attack ("word-d:0.1").
 
-        What has a score, of the same text, is left as it is. Returns how many scores are new; they are written every
-        half a minute and at the end, also after an interrupt. Raises ValueError for attacks that cannot be made, and
-        for a key that is not the one a cell was generated with.
+        A text that has not changed since its score is left out. Returns the number of new scores, which are written
+        every half a minute and at the end, also after an interrupt.
+
+        Raises ValueError for attacks that cannot be made, and for a key other than the one a cell was generated with.
         """
         marked = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
         require_for(self.scorer.config, plans)
@@ -151,7 +153,7 @@ class Attacker:
             raise ValueError(f"cell {cell}, task {task}: {error}") from None
 
     def _keep_provenance(self, attacks: Iterable[Attack]) -> None:
-        """attacks.json: parameters by name; raises ValueError where scores of that name were made with others."""
+        """Write attacks.json, parameters by name; raises ValueError if scores of a name were made with others."""
         path = self.scorer.store.path / ATTACKS_FILE
         known: dict[str, Any] = read_json(path) or {}
         for attack in attacks:
@@ -187,7 +189,7 @@ class Attacker:
         return made
 
     def _groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
-        """What is attacked of a cell and its negatives: the same questions in each group."""
+        """The texts to attack, of a cell and its negatives: the same questions in each group."""
         groups = self.scorer.groups(plan)
         ids = {text_id for _, texts in groups[:1] for text_id, _ in texts[: self.limit]}
         return [

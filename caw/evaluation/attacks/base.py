@@ -1,4 +1,4 @@
-"""What every attack on a text is: a seeded function of the text and its id, with a count of what it really changed."""
+"""What every attack has in common: it is a seeded function of a text and its id, and counts what it really changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ class AttackError(ValueError):
 
 @dataclass(frozen=True)
 class Attacked:
-    """An attacked text. words: of the text before (copy-paste: after). edited: how many of them the attack changed,
-    removed or, for copy-paste, brought in."""
+    """An attacked text.
+
+    words: number of words before (for copy-paste: after). edited: how many of them the attack changed or removed (for
+    copy-paste: added).
+    """
 
     text: str
     edited: int
@@ -26,7 +29,7 @@ class Attacked:
 
     @property
     def edit_rate(self) -> float:
-        """Share of words that the attack really changed, which may be less than it was asked for."""
+        """Share of words that the attack really changed; may be less than asked for."""
         return self.edited / self.words if self.words else 0.0
 
 
@@ -34,29 +37,29 @@ class Attacked:
 class Attack(ABC):
     """An attack with its parameters; call it with a text and the text's id.
 
-    The draw depends on the seed, the kind of attack (its `stream`) and the id alone: texts may come in any order and in
-    any shard, and the words that fall at a low rate fall at a higher one too. Marked texts and negatives meet the same
-    attack.
+    The draw depends on the seed, the kind of attack (its `stream`) and the id alone. So texts may come in any order and
+    in any shard, words that change at a low rate change at a higher rate too, and marked texts and negatives meet the
+    same attack.
     """
 
     kind: ClassVar[str]
     stream: ClassVar[str]  # kinds of one stream choose the same words
-    parallel: ClassVar[bool] = False  # whether several threads may ask at once, and gain by it
+    parallel: ClassVar[bool] = False  # whether several threads may ask at once, and gain from it
     seed: int = 0
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Kind and strength, as score lines carry it: "word-d-0.1"."""
+        """Kind and strength, e.g. "word-d-0.1"; `Score.attack`."""
 
     @abstractmethod
     def apply(self, text: str, rng: np.random.Generator) -> Attacked:
-        """The attacked text, from this draw."""
+        """Attack a text with this draw."""
 
     def __call__(self, text: str, text_id: str) -> Attacked:
-        """The attacked text. Deterministic for (attack, text, text_id), endpoints aside. An empty text stays as it is.
+        """Attack a text; an empty one stays as it is. Deterministic for (attack, text, text_id), endpoints aside.
 
-        Raises AttackError where this text alone cannot be attacked.
+        Raises AttackError if this text cannot be attacked, though others can.
         """
         if not text.strip():
             return Attacked(text, 0, 0)
@@ -64,7 +67,7 @@ class Attack(ABC):
         return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
 
     def describe(self) -> dict[str, Any]:
-        """Parameters for provenance."""
+        """The parameters, for attacks.json."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
 
@@ -85,7 +88,7 @@ class RateAttack(Attack):
 
 
 def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
-    """How many of `words` to change: rate * words, rounded at random so that short texts meet the rate on average."""
+    """How many of `words` words to change: rate * words, rounded at random, so that short texts get it on average."""
     wanted = rate * words
     whole = math.floor(wanted + 1e-9)
     return whole + int(rng.random() < wanted - whole - 1e-9)

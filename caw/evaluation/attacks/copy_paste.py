@@ -14,10 +14,10 @@ from caw.evaluation.attacks.words import count_words
 
 @dataclass(frozen=True)
 class CopyPaste(RateAttack):
-    """The text keeps this share of the words of what comes out; the rest is human text around it.
+    """Hides the text in human text, so that it makes up this share of the words of the result.
 
-    The text is cut at white space into `parts` of about the same number of words, each put between passages of whole
-    human texts, in order. edited: human words. Human texts that hold the attacked text itself are never taken.
+    The text is cut at white space into `parts` of about as many words each; they are put, in order, between lines of
+    human texts. edited: human words. A human text that holds the attacked text, or lies in it, is not used.
     Raises ValueError for a rate outside (0, 1], fewer than one part, and no human texts.
     """
 
@@ -50,7 +50,7 @@ class CopyPaste(RateAttack):
         return Attacked("\n".join([*out, *host[done:]]), wanted, words + wanted)
 
     def _human(self, text: str, wanted: int, rng: np.random.Generator) -> list[str]:
-        """Lines of human text, `wanted` words in all; texts in random order, from the first again if they run out."""
+        """Lines of human text, `wanted` words in all, from texts in random order; texts repeat if they run out."""
         usable = [t for t in self.human if t.strip() and t.strip() not in text and text not in t]
         if wanted and not usable:
             raise AttackError("copy-paste needs human texts other than the text itself, got none; give more")
@@ -70,7 +70,7 @@ class CopyPaste(RateAttack):
 
 
 def _cut(text: str, ends: list[int]) -> list[str]:
-    """The text cut in front of the words with these numbers; white space at the cuts is dropped, else kept."""
+    """The text cut before the words with these numbers; white space is dropped at the cuts and kept elsewhere."""
     starts, at = [], 0
     for word in text.split():
         starts.append(text.index(word, at))

@@ -1,4 +1,4 @@
-"""Paraphrase: a language model behind an OpenAI-compatible endpoint says it in other words."""
+"""Paraphrase: a language model behind an OpenAI-compatible endpoint rewrites the text."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Paraphrase(Attack):
         model, key, base_url, timeout, retries, requests_per_minute: see `Endpoint`.
         temperature: of the endpoint's sampling.
 
-    A seed goes along with each request; endpoints that ignore it do not repeat themselves. edited: words of the text
-    that the longest common subsequence of words leaves out. Raises ImportError without the client; a call raises
-    AttackError for one text, ValueError where every request would fail alike.
+    Each request carries a seed; endpoints that ignore it give other texts each time. edited: words of the text outside
+    the matching blocks of `difflib`. Raises ImportError without the client; a call raises AttackError for one text,
+    ValueError where every request would fail in the same way.
     """
 
     kind: ClassVar[str] = "paraphrase"

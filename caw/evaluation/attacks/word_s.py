@@ -15,10 +15,10 @@ from caw.evaluation.attacks.words import Word, count_words, plain_words, replace
 
 @dataclass(frozen=True)
 class WordS(RateAttack):
-    """Replaces this share of the words by a random synonym each, of any sense.
+    """Replaces this share of the words, each by a random synonym of any sense.
 
-    Words that have no synonym of one word (numbers, names, function words) cannot be replaced: where more were asked
-    for, all that can be are, and the edit rate says how many that was.
+    Numbers, names, function words and words without a one-word synonym cannot be replaced. Where the rate asks for more
+    words than can be, all that can be are replaced; the edit rate says how many.
     """
 
     kind: ClassVar[str] = "word-s"
@@ -29,7 +29,7 @@ class WordS(RateAttack):
         candidates = {w: s for w in plain_words(text) if (s := self.wordnet.synonyms(w.text))}
         words, total = list(candidates), count_words(text)
         order = rng.permutation(len(words))
-        # one draw a word, used or not: what replaces a word does not depend on the rate
+        # one draw for each word, used or not, so that the rate does not change what replaces a word
         picks = rng.random(len(words))
         chosen = sorted(order[: draw_count(self.rate, total, rng)].tolist())
         substitutes = self._choose(text, [words[i] for i in chosen], candidates, picks[chosen])

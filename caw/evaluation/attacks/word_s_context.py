@@ -1,4 +1,4 @@
-"""Word-S-Context: random words are replaced by the WordNet synonym that suits the context best."""
+"""Word-S-Context: random words are replaced by the WordNet synonym that fits the context best."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CONTEXT = 80  # characters on each side, cut at white space: what a ranker reads
 
 @dataclass(frozen=True)
 class WordSContext(WordS):
-    """Replaces this share of the words by the synonym that the ranker likes best there.
+    """Replaces this share of the words, each by the synonym that the ranker scores highest in its place.
 
-    Every substitute is a synonym (a masked model alone would write the word itself, a piece of one, or its opposite).
-    All words of a text are ranked in the text as it was. At most `limit` candidates a word, of the commonest senses.
+    Every substitute is a synonym; a masked model alone might write the word itself, a part of a word, or its opposite.
+    All words are ranked in the unchanged text. Each has at most `limit` candidates, of its commonest senses.
     """
 
     kind: ClassVar[str] = "word-s-context"

@@ -1,7 +1,7 @@
-"""WordNet 3.0 from its database files (data.*, index.*, *.exc): synonyms of a word, in the word's own form.
+"""WordNet 3.0 from its database files (data.*, index.*, *.exc): synonyms of a word, in the word's own inflection.
 
-The files are those of Debian's package wordnet-base, of Princeton's own archive and of nltk's corpus `wordnet`. A line
-of index.POS names a lemma's synsets, the commonest sense first, by their byte offset in data.POS.
+Debian's package wordnet-base, Princeton's archive and nltk's corpus `wordnet` all hold these files. A line of index.POS
+gives a lemma's synsets, commonest sense first, by their byte offset in data.POS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDERS = (
     "/usr/share/nltk_data/corpora/wordnet",
     "/usr/local/share/nltk_data/corpora/wordnet",
 )
-# (ending, what the base form has instead, which form it is), as in WordNet's own morphy
+# (ending, what the base form has instead, which inflection it is), as in WordNet's own morphy
 RULES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "noun": (("ses", "s", "s"), ("xes", "x", "s"), ("zes", "z", "s"), ("ches", "ch", "s"), ("shes", "sh", "s"),
              ("ies", "y", "s"), ("s", "", "s")),
@@ -35,9 +35,9 @@ SINGLE = re.compile(r"[a-z]+(-[a-z]+)*")  # no phrases, names or abbreviations
 
 
 def find_folder(folder: str | Path | None = None) -> Path:
-    """The folder with the database: as given, of the environment (CAW_WORDNET, WNSEARCHDIR, NLTK_DATA), or a usual one.
+    """The database's folder: as given, from the environment (CAW_WORDNET, WNSEARCHDIR, NLTK_DATA), or a usual one.
 
-    Raises FileNotFoundError that says how to get it.
+    Raises FileNotFoundError, which says how to get the database.
     """
     nltk = (Path(p) / "corpora" / "wordnet" for p in os.environ.get("NLTK_DATA", "").split(os.pathsep) if p)
     named = folder or os.environ.get(VARIABLE) or os.environ.get("WNSEARCHDIR")
@@ -56,8 +56,8 @@ def find_folder(folder: str | Path | None = None) -> Path:
 class WordNet:
     """The database in memory (about a third of a second and 40 MB). `open` finds and reads it.
 
-    index: per part of speech, lemma -> offsets. data: the files' bytes. bases: inflected -> base forms that no rule
-    gives; forms: the way back.
+    All by part of speech. index: lemma -> offsets. data: a file's bytes. bases: irregular inflected form -> base forms;
+    forms: base form -> irregular inflected forms.
     """
 
     folder: str
@@ -81,7 +81,7 @@ class WordNet:
 
     @property
     def sha256(self) -> str:
-        """Of the data files: which edition this is."""
+        """SHA-256 of the data files, which tells the edition."""
         return hashlib.sha256(b"".join(self.data[part] for part in PARTS)).hexdigest()
 
     def __hash__(self) -> int:
@@ -89,9 +89,9 @@ class WordNet:
 
     @lru_cache(maxsize=50_000)  # noqa: B019  a run holds one database
     def synonyms(self, word: str) -> tuple[str, ...]:
-        """Single words that share a sense with `word`, without it, commonest sense first, inflected as it is.
+        """Single other words that share a sense with `word`, commonest sense first, inflected as it is, in lower case.
 
-        Lower case in and out; empty for a word that WordNet does not know or that stands alone in all its senses.
+        Empty for a word that WordNet does not know, or that is alone in all its senses.
         """
         word = word.lower()
         found: dict[str, None] = {}
@@ -103,7 +103,7 @@ class WordNet:
         return tuple(w for w in found if w != word)
 
     def _readings(self, word: str) -> list[tuple[str, str, str]]:
-        """(part of speech, lemma, form) that the word may be; form "" is the lemma itself."""
+        """(part of speech, lemma, inflection) of every reading of the word; inflection "" is the lemma itself."""
         readings = [(part, word, "") for part in PARTS if word in self.index[part]]
         for part, rules in RULES.items():
             for lemma in self.bases[part].get(word, ()):
@@ -117,7 +117,7 @@ class WordNet:
         return [r for r in dict.fromkeys(readings) if r[1] in self.index[r[0]]]
 
     def _synset(self, part: str, offset: int) -> list[str]:
-        """The synset's words; those with capitals stay so (names)."""
+        """The words of a synset; names keep their capitals."""
         line = self.data[part][offset : self.data[part].index(b"\n", offset)].decode("ascii", "replace").split()
         if len(line) < 6 or line[0] != f"{offset:08d}":
             raise ValueError(f"expected a synset at byte {offset} of data.{part} in {self.folder}; install it again")

@@ -1,4 +1,4 @@
-"""Words of a text, with the punctuation that is glued to them left where it is."""
+"""Find and replace words of a text without touching the punctuation around them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 # letters only, not part of a number, a name with digits or a contraction
 PLAIN_WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?![\w'’])")
-# of closed classes: WordNet knows "he" as helium, "in" as an inch and "a" as a vitamin
+# never replaced: WordNet knows "he" as helium, "in" as an inch and "a" as a vitamin
 _FUNCTION_WORDS = """
 a about above after again against all am an and any are as at be because been before being below between both
 but by can cannot could did do does doing down during each either every few for from further had has have having he
@@ -30,12 +30,12 @@ class Word:
 
 
 def count_words(text: str) -> int:
-    """Parts between white space: what every attack's rate is a share of."""
+    """Number of parts between white space; every attack's rate is a share of it."""
     return len(text.split())
 
 
 def plain_words(text: str) -> list[Word]:
-    """Words of letters that carry meaning, function words left out; "apples" of '"apples,"' and of "apples/pears"."""
+    """Words of letters that are no function words: "apples" in '"apples,"', "apples" and "pears" in "apples/pears"."""
     found = (Word(m.start(), m.end(), m.group()) for m in PLAIN_WORD.finditer(text))
     return [word for word in found if word.text.lower() not in FUNCTION_WORDS]
 
@@ -48,7 +48,7 @@ def keep_case(original: str, substitute: str) -> str:
 
 
 def replace_words(text: str, substitutes: dict[Word, str]) -> str:
-    """The text with these words replaced, everything else untouched."""
+    """The text with these words replaced and everything else unchanged."""
     parts, done = [], 0
     for word in sorted(substitutes, key=lambda w: w.start):
         parts += [text[done : word.start], keep_case(word.text, substitutes[word])]

@@ -1,9 +1,9 @@
 """Accuracy with intervals, and whether two policies differ on the same questions.
 
-Repeats under several keys answer the same questions, so they are no independent trials: everything over several keys
-counts or resamples questions, with all keys of a question together. Intervals are about questions like these under
-these keys. Percentiles of resamples are not used where nearly all or none of the questions agree: they shrink to a
-point there (1.00 of 100 texts is no proof of 1), and hold the truth in far fewer than 95 of 100 cases.
+Answers under several keys are answers to the same questions, so they are not independent. Everything over several keys
+counts or resamples questions, with all keys of a question together; intervals are about such questions under these
+keys. Where nearly all or none of the questions agree, percentiles of resamples are not used. They shrink to a point
+there (100 right answers of 100 do not prove an accuracy of 1) and hold the truth in far fewer than 95 of 100 cases.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def wilson(right: float, total: float, level: float = LEVEL) -> Interval:
 
 
 def share_interval(right: np.ndarray, total: np.ndarray, level: float = LEVEL) -> Interval:
-    """Interval of sum(right) / sum(total) over questions [Q] that count `total` times each, all together.
+    """Interval of sum(right) / sum(total) over questions. right, total: [Q], answers of each question.
 
-    Wilson's with the number of independent trials that the spread between questions leaves (the design effect of
-    survey sampling, within 1 and the mean of `total`); where all or none are right there is no spread to see, and a
+    Wilson's interval for the number of independent trials, which the spread between questions tells (the design effect
+    of survey sampling, between 1 and the mean of `total`). Where all or none are right there is no spread to see, and a
     question counts once. (0, 1) for no trials.
     """
     right, total = right[total > 0].astype(np.float64), total[total > 0].astype(np.float64)
@@ -56,8 +56,9 @@ def share_interval(right: np.ndarray, total: np.ndarray, level: float = LEVEL) -
 def difference_interval(difference: np.ndarray, level: float = LEVEL) -> Interval | None:
     """Interval of the mean of paired differences in [-1, 1], float64 [Q]; None for none.
 
-    Wald's after two more questions, which differ by half a trial each way (Agresti and Min 2005, Statistics in Medicine
-    24:729, for right and wrong; means over keys alike): no width of 0 where all questions agree.
+    Wald's interval after adding two questions, one half a trial up and one half a trial down (Agresti and Min 2005,
+    Statistics in Medicine 24:729, for right and wrong answers; here for means over keys too). So the interval has a
+    width even where all questions agree.
     """
     if not len(difference):
         return None
@@ -69,15 +70,15 @@ def difference_interval(difference: np.ndarray, level: float = LEVEL) -> Interva
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Exact two-sided p-value that A and B are right equally often, from the questions that just one got right."""
+    """Exact two-sided p-value of A and B being right equally often. only_a: questions that only A got right."""
     if only_a + only_b == 0:
         return 1.0
     return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
 
 
-@lru_cache(maxsize=4)  # hundreds of intervals are of the same few numbers of questions
+@lru_cache(maxsize=4)  # hundreds of intervals have the same few numbers of questions
 def resampled(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
-    """How often each question is drawn, int64 [R, Q], read-only; deterministic, equal for calls of the same size."""
+    """How often each resample draws each question, int64 [R, Q], read-only; the same for the same arguments."""
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(questions, np.full(questions, 1 / questions), size=resamples)
     drawn.setflags(write=False)
@@ -85,7 +86,7 @@ def resampled(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> np.n
 
 
 def interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
-    """Percentile interval of resampled values [R]; those that no resample defines are left out, None if all are."""
+    """Percentile interval of resampled values [R] without NaN and infinity; None if nothing is left."""
     known = values[np.isfinite(values)]
     if not len(known):
         return None
@@ -95,10 +96,11 @@ def interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What one policy did at each question; questions [Q] in the same order for all that are compared.
+    """What one policy did at each question; all outcomes that are compared have their questions in the same order.
 
-    correct: float64 [Q, N] over N keys, 0 or 1. measures: name -> float64 [Q, N], what detection said (found at a
-    false-positive rate: 0 or 1; z-score), empty for unmarked texts. strength: of fixed policies, 0 unmarked, else None.
+    correct: float64 [Q, N] over N keys, 0 or 1. measures: name -> float64 [Q, N], what detection found (1 if found at a
+    false-positive rate, else 0; or a z-score), empty for unmarked texts. strength: of a fixed policy; 0 for unmarked
+    texts, None for other policies.
     """
 
     policy: str
@@ -115,8 +117,8 @@ class Outcomes:
 def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
     """Accuracy of A minus that of B on the same questions, with an interval and a p-value.
 
-    p_value: McNemar's exact test where both have one key; over several keys, a sign-flip test of the questions'
-    differences (each question is one pair, its keys averaged), exact by their normal limit only: 10,000 flips, seeded.
+    p_value: McNemar's exact test where both have one key; over several keys a sign-flip test of the questions'
+    differences, the mean over keys for each question, with 10,000 random flips of a fixed seed.
     """
     difference = a.accuracy - b.accuracy
     single = a.correct.shape[1] == b.correct.shape[1] == 1
@@ -138,9 +140,9 @@ def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
 
 
 def sign_flip(difference: np.ndarray, flips: int = 10_000, seed: int = 0) -> float:
-    """Two-sided p-value of a mean of 0 for paired differences [Q], by random signs; at least 1 / (flips + 1)."""
+    """Two-sided p-value, by random signs, of a mean of 0 for paired differences [Q]; at least 1 / (flips + 1)."""
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(flips, len(difference)))
-    # a tolerance: sums of the same differences in other order must count as equal
+    # the tolerance makes sums of the same differences in another order equal
     extreme = np.abs(signs @ difference) >= abs(difference.sum()) - 1e-9
     return float((1 + extreme.sum()) / (flips + 1))
 
@@ -150,12 +152,12 @@ def equal_detection(
 ) -> dict[str, object] | None:
     """Accuracy of a policy minus that of a fixed strength which is found equally well.
 
-    The fixed policies and the unmarked texts (strength 0) give a curve of accuracy over `measure`, a straight line
-    between neighbours in strength; it is read where the target's measure lies. Questions are resampled for all at once.
+    Fixed policies and unmarked texts (strength 0) give a curve of accuracy over `measure`, with straight lines between
+    neighbours in strength. It is read where the target's measure lies. One resample of questions serves all of them.
 
-    Returns difference, difference_ci, accuracy_fixed (read from the curve), target_measure, inside (whether the target
-    lies on the curve; if not, the curve's end is taken: beyond its strong end that is unfair to the target, because the
-    fixed strength is found less well there); None where fewer than two points have the measure.
+    Returns difference, difference_ci, accuracy_fixed (read from the curve), target_measure, and inside (whether the
+    target lies on the curve; if not, the nearest end is taken: beyond the strong end that is unfair to the target,
+    because the fixed strength is found less well). None if fewer than two points have the measure.
     """
     curve = sorted(
         (f for f in fixed if f.strength is not None and measure in f.measures), key=lambda f: f.strength or 0
@@ -166,7 +168,7 @@ def equal_detection(
     weights = np.concatenate([np.ones((1, questions)), resampled(questions, resamples)]) / questions
     accuracy = np.stack([weights @ f.accuracy for f in curve], axis=1)
     found = np.stack([weights @ f.measures[measure].mean(axis=1) for f in curve], axis=1)
-    found = np.maximum.accumulate(found, axis=1)  # a stronger mark is not found less well but by chance
+    found = np.maximum.accumulate(found, axis=1)  # only chance makes a stronger mark harder to find
     at = weights @ target.measures[measure].mean(axis=1)
     read = _read(at, found, accuracy)
     difference = weights @ target.accuracy - read
@@ -186,8 +188,10 @@ def equal_detection(
 
 
 def _read(x: np.ndarray, xs: np.ndarray, ys: np.ndarray) -> np.ndarray:
-    """Each row's curve (xs, ascending, and ys: [R, P]) at x [R], its ends beyond them; where strengths are found
-    equally well, the weakest of them, which costs the least."""
+    """Read each row's curve, xs (ascending) and ys [R, P], at x [R]; beyond its ends, the value at the end.
+
+    Where several strengths are found equally well, the weakest counts, which costs the least.
+    """
     rows, up_to = np.arange(len(x)), (xs <= x[:, None]).sum(axis=1)  # points that x has reached
     before = xs[rows, np.maximum(up_to - 1, 0)]
     start = ys[rows, (xs < before[:, None]).sum(axis=1)]

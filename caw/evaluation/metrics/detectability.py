@@ -1,7 +1,7 @@
-"""How well marks are found: scores of texts under a key, and what they say of positives against negatives.
+"""How well marks are found: scores of texts under a key, and metrics of marked texts against unmarked ones.
 
-Texts are tokenised anew, as a real detector does. Negatives are the same model's unmarked answers to the same prompts
-and people's answers, tested under the same keys. Thresholds that are fitted come from half of the questions
+Texts are tokenised from their characters, as a real detector has to. Negatives are the same model's unmarked answers to
+the same prompts, and people's answers, tested under the same keys. Fitted thresholds come from half of the questions
 ("calibration") and are used on the other half ("test"); exact p-values need no fitting.
 """
 
@@ -22,11 +22,11 @@ from caw.evaluation.store import Score, Text, TextGroup, text_digest
 from caw.requirements import require
 
 FPRS = {"1e2": 1e-2, "1e3": 1e-3}
-DRAWN_AT_ONCE = 1 << 16  # weights of questions; keeps the tables of a few MB
+DRAWN_AT_ONCE = 1 << 16  # weights of questions; keeps tables at a few MB
 
 
 def is_calibration(question_id: str) -> bool:
-    """Whether a question belongs to the calibration half; by its id alone, so that it never changes sides."""
+    """Whether a question belongs to the calibration half; its id alone decides, so it never changes sides."""
     return hashlib.sha256(f"caw/split/{question_id}".encode()).digest()[0] < 128
 
 
@@ -60,7 +60,7 @@ def score_texts(
 
 
 def reweighted(scores: Sequence[Score]) -> list[Score] | None:
-    """The same texts as the reading with weights saw them; None if any has no such reading."""
+    """The scores with the values of the weighted test in place of the plain ones; None if any has none."""
     read = []
     for score in scores:
         if score.p_weighted is None or score.z_weighted is None:
@@ -71,7 +71,7 @@ def reweighted(scores: Sequence[Score]) -> list[Score] | None:
 
 @dataclass(frozen=True)
 class Samples:
-    """p-values of texts [N] and the question each answers, as an index into the questions of both sides [N]."""
+    """p_values: float64 [N], of N texts. question: int64 [N], the question that each answers, by its place."""
 
     p_values: np.ndarray
     question: np.ndarray
@@ -89,7 +89,7 @@ class Samples:
 
 
 def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """Probability that a positive's p-value is below a negative's, ties half; None without one of them."""
+    """Chance that a positive's p-value is below a negative's, ties half; None if either side is empty."""
     if not len(positives) or not len(negatives):
         return None
     require("scikit-learn", "the metrics of an evaluation")
@@ -100,7 +100,7 @@ def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
 
 
 def auroc_resamples(positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES) -> np.ndarray:
-    """AUROCs float64 [R], questions resampled with all their texts; NaN where one has no positive or no negative."""
+    """AUROC of each resample of questions with all their texts, float64 [R]; NaN where a side is empty."""
     order = np.sort(negatives.p_values)
     place = np.argsort(negatives.p_values, kind="stable")
     above = np.searchsorted(order, positives.p_values, side="right")
@@ -113,10 +113,10 @@ def auroc_resamples(positives: Samples, negatives: Samples, questions: int, resa
 def _weighted_auroc(
     weights: np.ndarray, positives: Samples, ordered: np.ndarray, above: np.ndarray, from_equal: np.ndarray
 ) -> np.ndarray:
-    """AUROC of each row of questions' weights [R, Q], see `auroc_resamples`; sums of halves of integers, so exact.
+    """AUROC for each row of questions' weights [R, Q]; sums of halves of integers, so exact.
 
-    ordered: the questions of the negatives, smallest p-value first. above, from_equal: how many of them each positive
-    is not below, ties counted and not.
+    ordered: the questions of the negatives, smallest p-value first. above, from_equal: for each positive the number of
+    negatives with a p-value no larger, and smaller, than its own.
     """
     ours, theirs = weights[:, positives.question], weights[:, ordered]
     below = np.zeros((len(weights), len(ordered) + 1))  # weight of negatives with the smallest p-values
@@ -130,11 +130,12 @@ def _weighted_auroc(
 def auroc_interval(
     positives: Samples, negatives: Samples, questions: int, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """Score interval of the AUROC: the values from which the measured one lies at most 1.96 of their own standard
-    errors away (Newcombe 2006, Statistics in Medicine 25:559, with Hanley and McNeil's variance).
+    """Score interval of the AUROC; None if either side is empty.
 
-    The number of texts in that variance is what the spread over resampled questions amounts to, at most the number
-    there is; where nothing spreads (an AUROC of 1), the number of questions. Percentiles alone would say [1, 1] there.
+    It holds the values from which the measured one is at most 1.96 of their own standard errors away (Newcombe 2006,
+    Statistics in Medicine 25:559, with Hanley and McNeil's variance). The number of texts in that variance follows from
+    the spread over resampled questions, and is at most the number there is. Where nothing spreads (an AUROC of 1) it is
+    the number of questions; percentiles would say [1, 1] there.
     """
     if not len(positives) or not len(negatives):
         return None
@@ -152,7 +153,7 @@ def auroc_interval(
 
 
 def _hanley(value: float) -> float:
-    """Correlation-like part of Hanley and McNeil's variance (1982, Radiology 143:29)."""
+    """The part of Hanley and McNeil's variance that looks like a correlation (1982, Radiology 143:29)."""
     return (1 - value) / (2 - value) + value / (1 + value)
 
 
@@ -162,16 +163,17 @@ def _score_interval(value: float, texts: float) -> tuple[float, float]:
     def beyond(x: float) -> float:
         return (x - value) ** 2 - z * z * x * (1 - x) * (1 + (texts - 1) * _hanley(x)) / texts**2
 
-    tiny = 1e-12  # at 0 and 1 the variance itself is 0, which is a root that says nothing
+    tiny = 1e-12  # at 0 and 1 the variance is 0, a root that means nothing
     low = float(optimize.brentq(beyond, 0.0, min(value, 1 - tiny))) if value > tiny else 0.0
     high = float(optimize.brentq(beyond, max(value, tiny), 1.0)) if value < 1 - tiny else 1.0
     return low, high
 
 
 def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """The p-value up to which texts are called marked, for the greatest F1; of equal ones the smallest. None for none.
+    """The p-value up to which texts are called marked for the greatest F1; the smallest one on ties.
 
-    Halfway (geometrically) to the next p-value, as nothing between two values can tell thresholds apart.
+    It lies halfway (geometrically) to the next p-value, because nothing between two values tells thresholds apart. None
+    if either side is empty.
     """
     if not len(positives) or not len(negatives):
         return None
@@ -184,7 +186,7 @@ def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | N
 
 
 def f1(positives: np.ndarray, negatives: np.ndarray, threshold: float) -> float:
-    """F1 with as many negatives as there are, weighted to the number of positives."""
+    """F1 at a threshold, where the negatives together count as much as the positives."""
     found = float((positives <= threshold).mean())
     false = float((negatives <= threshold).mean())
     return 2 * found / (1 + found + false)
@@ -198,11 +200,11 @@ def _share_interval(samples: Samples, hits: np.ndarray, questions: int) -> list[
 def metrics(positives: Sequence[Score], negatives: Sequence[Score], people: Sequence[Score]) -> dict[str, Any]:
     """AUROC, F1, true- and false-positive rates, with intervals over questions.
 
-    tpr_at_fpr_1e2, _1e3: share of positives with exact p-value up to that rate; no fitting, all questions.
-    fpr_1e2, fpr_human_1e2: what that threshold really does to the negatives. auroc: all questions; auroc_test: half.
+    tpr_at_fpr_1e2, _1e3: share of positives with an exact p-value up to that rate, all questions, nothing fitted.
+    fpr_1e2, fpr_human_1e2: share of negatives up to that threshold. auroc: all questions; auroc_test: the test half.
     f1: on the test half, at `f1_threshold` from the calibration half; negatives count as much as positives.
-    tpr_at_calibrated_fpr_1e2: on the test half, threshold from the calibration half's negatives; None where these are
-    too few for the rate (below 100 texts). *_human: people's answers as negatives.
+    tpr_at_calibrated_fpr_1e2: on the test half, with the threshold of the calibration half's negatives; None if these
+    are too few for the rate (100 texts for 1 %). *_human: with people's answers as negatives.
     """
     names = sorted({score.id for score in positives})
     index = {name: i for i, name in enumerate(names)}
@@ -224,7 +226,7 @@ def metrics(positives: Sequence[Score], negatives: Sequence[Score], people: Sequ
 
 
 def _fitted(marked: Samples, others: Samples, names: Sequence[str], suffix: str) -> dict[str, Any]:
-    """What thresholds of the calibration half do on the test half."""
+    """Metrics of the test half at thresholds of the calibration half."""
     half = np.array([is_calibration(name) for name in names])
     ours, theirs = half[marked.question], half[others.question]
     test, plain = marked.p_values[~ours], others.p_values[~theirs]
@@ -244,8 +246,10 @@ def _fitted(marked: Samples, others: Samples, names: Sequence[str], suffix: str)
 
 
 def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: float) -> list[float]:
-    """Of the F1 at this threshold, from draws of the two shares given what was counted (Jeffreys' prior), a question's
-    keys counting once. Percentiles of resamples would say [1, 1] of an F1 of 1."""
+    """Interval of the F1 at this threshold, from draws of its two shares given the counts (Jeffreys' prior).
+
+    All keys of a question count once. Percentiles of resamples would say [1, 1] for an F1 of 1.
+    """
     rng = np.random.default_rng(0)
     draws = []
     for side in (marked, others):
@@ -262,7 +266,7 @@ def _f1_interval(marked: Samples, others: Samples, half: np.ndarray, threshold: 
 
 
 def _quantile(negatives: np.ndarray, fpr: float) -> float | None:
-    """The p-value below which a share `fpr` of the negatives lies at most; None where they are too few to tell."""
+    """The p-value below which at most a share `fpr` of the negatives lies; None if they are too few to tell."""
     if len(negatives) * fpr < 1:
         return None
     return float(np.sort(negatives)[int(len(negatives) * fpr)])

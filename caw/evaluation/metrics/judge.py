@@ -1,4 +1,4 @@
-"""Perplexities of a run's texts under a second model, kept in perplexity.jsonl, a line a text."""
+"""Perplexities of a run's texts under a second model; perplexity.jsonl has a line for each text."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Judge:
     """A second model that reads a run's texts.
 
     Args:
-        scorer: of the run. model, tokenizer, name: the second model; name goes into the lines.
-        given: what comes before a text: the "question" (the last paragraph of its prompt, without the shots, which cost
-            most of the time), the whole "prompt", or "nothing". limit: only the first so many questions of each cell.
-        say: called with a line for people after each cell.
+        scorer: of the run. model, tokenizer, name: the second model; its name is written into the lines.
+        given: what the model reads before a text: the "question" (the last paragraph of the prompt; the examples before
+            it would cost most of the time), the whole "prompt", or "nothing".
+        limit: only the first so many questions of each cell. say: called with a line for people after each cell.
 
     Raises ValueError for another `given`.
     """
@@ -46,9 +46,9 @@ class Judge:
         check_given(self.given)
 
     def run(self, plans: Sequence[CellPlan]) -> int:
-        """Read what has no line yet; returns how many texts that were. Killed at any moment, finished lines stay.
+        """Read the texts that have no line yet; returns how many. Finished lines survive a kill at any moment.
 
-        Raises ValueError where the file holds lines of another model or another `given`: they do not compare.
+        Raises ValueError if the file holds lines of another model or another `given`: they cannot be compared.
         """
         path = self.scorer.store.path / PERPLEXITY_FILE
         made, names = 0, ("model", "given", "cell", "id", "of")
@@ -73,10 +73,10 @@ class Judge:
         return made
 
     def _todo(self, plan: CellPlan, known: dict[tuple[str, str], str]) -> list[tuple[str, str, str]]:
-        """(id, text, digest) of what has no line yet."""
+        """(id, text, digest) of the texts that have no line yet."""
         texts = [(g.id, g.truncated_text) for g in self.scorer.generations(plan)][: self.limit]
         todo = [(i, t, text_digest(t)) for i, t in texts if t.strip()]
-        # a text that is read otherwise now (a better end of its answer) gets a line anew, and the last line counts
+        # a text that has changed (its answer ends elsewhere now) gets another line, and the last line counts
         return [item for item in todo if known.get((plan.name, item[0])) != item[2]]
 
     def _cell(self, plan: CellPlan, todo: Sequence[tuple[str, str, str]], writer: JsonlWriter, bar: Bar) -> None:
@@ -107,5 +107,5 @@ def check_given(given: str) -> None:
 
 
 def judge_name(source: str) -> str:
-    """What lines call the model: its name, without the folders of a path."""
+    """The model's name as lines have it: of a path only the last part."""
     return Path(source).name if Path(source).exists() else source

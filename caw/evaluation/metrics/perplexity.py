@@ -1,19 +1,20 @@
-"""Perplexity of texts under a second model, and whether it, or accuracy, tells two ways of generating apart.
+"""Perplexity of texts under a second model, and whether perplexity or accuracy tells two ways of generating apart.
 
-The paper's point: a watermark can halve accuracy while perplexity hardly moves. A text is scored given its prompt (how
-well it continues it) and alone (what most published figures do); tokens that the second model cannot predict from
-anything (the first one of a text alone, where there is no begin-of-text token) are left out.
+The paper's point is that a watermark can halve accuracy while perplexity hardly moves. A text is scored after its
+prompt (how well does it continue it?) and alone (as in most published figures). The first token of a text alone is left
+out where the second model has no begin-of-text token to predict it from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from caw.evaluation.metrics.accuracy import mcnemar
 from caw.fitting.teacher import BATCH_TOKENS, log_probs
 from caw.models.facts import position_limit
 
@@ -22,7 +23,7 @@ from caw.models.facts import position_limit
 class Perplexity:
     """Of one text under one model: exp(-mean log-probability) of its tokens.
 
-    given_prompt: after the prompt; None without one. alone: None for texts of fewer than two scorable tokens.
+    given_prompt: after the prompt; None without one. alone: None for a text without a token that can be scored.
     num_tokens: of the text in the second model's tokens.
     """
 
@@ -33,10 +34,11 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two ways of generating on the same questions. n: questions both have. first, second: means (perplexity: medians).
+    """Two ways of generating, on the same questions.
 
-    mann_whitney: p-value that ignores the pairing (as box plots do), wilcoxon: signed-rank p-value of the pairs; both
-    two-sided. mcnemar: exact p-value where every value is right or wrong, else None. NaN where a test cannot be made.
+    n: questions that both have. first, second: means (perplexity: medians). mann_whitney: p-value that ignores the
+    pairing, as box plots do; wilcoxon: signed-rank p-value of the pairs; both two-sided, NaN where there is no test.
+    mcnemar: exact p-value where every value is right or wrong, else None.
     """
 
     n: int
@@ -65,9 +67,11 @@ def perplexities(
 
     Args:
         model, tokenizer: the second model, as `caw.load_model` gives them.
-        prompts: one a text. Prompt and text are tokenised apart, as generation does; prompts that would not fit the
-            model's positions lose their beginning.
-        done: called once a forward row is finished (two rows a text with prompts, one without).
+        prompts: one for each text. Prompt and text are tokenised apart, as in generation. A prompt that does not fit
+            the model's positions loses its beginning.
+        batch_tokens: of one forward. done: called for each row that is finished: two for a text with prompt, else one.
+
+    Raises ValueError for another number of prompts than of texts, and for a text longer than the model's positions.
     """
     if prompts is not None and len(prompts) != len(texts):
         raise ValueError(f"expected a prompt for each of {len(texts)} texts, got {len(prompts)}; give one each")
@@ -94,20 +98,18 @@ def _perplexity(values: np.ndarray | None) -> float | None:
 
 
 def compare_perplexity(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
-    """Whether perplexities (id -> value) differ; Mann-Whitney over all, Wilcoxon over the pairs' logarithms."""
+    """Whether perplexities (by id) differ: Mann-Whitney's test over all, Wilcoxon's over the pairs' logarithms."""
     return _compare(first, second, np.log, np.median)
 
 
 def compare_accuracy(first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
-    """Whether grades (id -> 1 or 0, or their mean over keys) differ."""
+    """Whether grades (by id: 1 or 0, or their mean over keys) differ."""
     shared = sorted(first.keys() & second.keys())
     a, b = np.array([first[i] for i in shared]), np.array([second[i] for i in shared])
-    mcnemar = None
-    if len(shared) and np.isin([*a, *b], (0.0, 1.0)).all():
-        lost, won = int((a > b).sum()), int((b > a).sum())
-        mcnemar = float(stats.binomtest(lost, lost + won).pvalue) if lost + won else 1.0
     made = _compare(first, second, np.asarray, np.mean)
-    return Comparison(made.n, made.first, made.second, made.mann_whitney, made.wilcoxon, mcnemar)
+    if len(shared) and np.isin([*a, *b], (0.0, 1.0)).all():
+        return replace(made, mcnemar=mcnemar(int((a > b).sum()), int((b > a).sum())))
+    return made
 
 
 def _compare(first: Mapping[str, float], second: Mapping[str, float], scale: Any, middle: Any) -> Comparison:
@@ -123,7 +125,7 @@ def _compare(first: Mapping[str, float], second: Mapping[str, float], scale: Any
 
 
 def box(values: Sequence[float]) -> dict[str, float]:
-    """What a box plot shows: n, mean, quartiles, and the 5 % and 95 % points as whiskers. {"n": 0} for no values."""
+    """What a box plot shows: n, mean, quartiles, and the 5 % and 95 % points for whiskers; {"n": 0} for no values."""
     if not len(values):
         return {"n": 0}
     low, q1, median, q3, high = np.quantile(

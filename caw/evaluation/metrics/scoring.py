@@ -1,6 +1,6 @@
-"""From the store's texts to scores: each marked cell's texts, and its negatives under the same key.
+"""Grade a run's texts, and test them for marks: each marked cell's texts, and its negatives under the same key.
 
-Grades and scores are derived from `text` alone, so both can be made again when the library reads answers better.
+Grades and scores depend on `Generation.text` alone, so both can be made again when the library reads answers better.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from caw.models import load_tokenizer
 from caw.watermarks import Watermark
 
 MODEL, HUMAN = "model", "human"
-ONE = np.ones(1, dtype=np.uint8)  # the smallest table, to ask what can be weighed
+ONE = np.ones(1, dtype=np.uint8)  # the smallest table of weights; asks whether a watermark takes any
 
 
 @dataclass
 class Scorer:
-    """Tests texts for the marks of a config's watermarks.
+    """Grades a run's texts and tests them for the config's watermarks.
 
     Args:
-        config, store: as of the run. tokenizers: by name of the model; one that is missing is loaded when needed.
+        config, store: of the run. tokenizers: by the model's name; a missing one is loaded when it is needed.
     """
 
     config: Config
@@ -43,13 +43,13 @@ class Scorer:
         return {}
 
     def questions(self, task: str) -> dict[str, Question]:
-        """Every question of a task's split, by id."""
+        """All questions of a task's split, by id."""
         if task not in self._questions:
             self._questions[task] = {q.id: q for q in self.config.tasks[task].everything}
         return self._questions[task]
 
     def generations(self, plan: CellPlan) -> list[Generation]:
-        """A cell's texts, graded anew; those of questions that the data no longer has are left out."""
+        """A cell's texts with fresh grades; those of questions that the data no longer has are left out."""
         task, known = self.config.tasks[plan.task], self.questions(plan.task)
         made = []
         for old in self.store.cell(plan.name).read():
@@ -64,7 +64,7 @@ class Scorer:
         return made
 
     def answers(self, plan: CellPlan) -> CellAnswers:
-        """What results are made of, see `answers.Source`; so are the next two."""
+        """As the next two, part of `answers.Source`."""
         made = self.generations(plan)
         runs = tuple(sorted({g.run for g in made}))
         return CellAnswers(self.store.cell(plan.name).manifest, runs, [Answer.of(g) for g in made])
@@ -76,7 +76,7 @@ class Scorer:
         return str(self.store.run(run).get("command", ""))
 
     def detector(self, plan: CellPlan) -> Detector:
-        """The detector of a marked cell's key."""
+        """The detector of a marked cell's watermark and key."""
         if plan.model not in self.tokenizers:
             self.tokenizers[plan.model] = load_tokenizer(self.config.models[plan.model].source)
         mark = self.config.watermark(plan)
@@ -86,7 +86,7 @@ class Scorer:
         return Detector(self.tokenizers[plan.model], mark)
 
     def weighted(self, plan: CellPlan) -> Detector | None:
-        """The same with the model's weights per token; None where it has none, or the mark cannot have weights."""
+        """The same detector with the model's weights per token; None if there are none, or the mark takes none."""
         weights = self.config.models[plan.model].weights
         detector = self.detector(plan)
         if weights is None or not takes_weights(detector.watermark):
@@ -94,7 +94,7 @@ class Scorer:
         return replace(detector, weights=weights)
 
     def update(self, plans: Iterable[CellPlan], *, anew: bool = False) -> None:
-        """Score what has no score yet in these cells and their negatives, or one of another text; with `anew`, all."""
+        """Score these cells and their negatives: texts without a score, texts that changed; with `anew`, all."""
         known = {} if anew else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
         fresh: dict[Identity, Score] = {}
         cells = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
@@ -106,10 +106,7 @@ class Scorer:
             self.store.update_scores(fresh.values())
 
     def scores(self, plan: CellPlan, known: Mapping[Identity, str]) -> list[Score]:
-        """Scores of a marked cell's texts and of its negatives, but those known of the same text.
-
-        known: `Score.of` by identity.
-        """
+        """New scores of a marked cell's texts and its negatives. known: `Score.of` by identity, of those that stay."""
         groups = self.groups(plan)
         if not groups:
             return []
@@ -119,9 +116,9 @@ class Scorer:
         return made
 
     def groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
-        """The texts that are tested for a marked cell's mark: its own, the same model's unmarked ones, people's.
+        """The texts that are tested for a cell's mark: its own, the model's unmarked answers, people's answers.
 
-        [] where the cell has no texts yet.
+        An empty list where the cell has no texts yet.
         """
         assert plan.watermark is not None and plan.key is not None
         marked, unmarked = self.generations(plan), replace(plan, watermark=None, policy=None, key=None)
@@ -137,7 +134,7 @@ class Scorer:
         ]
 
     def _outdated(self, score: Score) -> bool:
-        """Whether weights that the config has now were not there when the text was scored."""
+        """Whether the config names weights now that it did not name when the text was scored."""
         model = self._model_of(score.cell)
         spec = self.config.watermarks.get(score.watermark)
         if model is None or model.weights is None or spec is None:
@@ -145,13 +142,13 @@ class Scorer:
         return score.p_weighted is None and takes_weights(spec.build(0))
 
     def _model_of(self, cell: str) -> ModelSpec | None:
-        """Names of models may hold dots: the longest that the cell's name begins with."""
+        """The model of a cell's name. Names may hold dots, so it is the longest one that the name begins with."""
         found = [name for name in self.config.models if cell.startswith(f"{name}.")]
         return self.config.models[max(found, key=len)] if found else None
 
 
 def takes_weights(mark: Watermark) -> bool:
-    """Whether detection of this mark can weigh tokens."""
+    """Whether detection of this mark can use weights per token."""
     try:
         TokenWeights(ONE).check_for(mark)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a task is: questions with their prompts, where an answer ends, and a grade for each answer."""
+"""What every task has: questions with their prompts, strings that end an answer, and a grade for each answer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from caw.requirements import require
 
 BadLines = Literal["error", "skip"]
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-# with what closes behind it: quotes, brackets, emphasis. An abbreviation ends a sentence too, which loses words only
+# with quotes, brackets and emphasis that close after it. An abbreviation counts as an end too; that only loses words
 SENTENCE_END = re.compile(r"""[.!?][)\]}"'”’*_]*(?=\s|$)|[。！？]|(?=\n)""")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Question:
-    """id: "task/split/index". prompt: all that the model reads, shots included. gold: the right answer.
+    """id: "task/split/index". prompt: all that the model reads, with its examples. gold: the right answer.
 
-    reference: a person's whole answer, "" where the data has none.
+    reference: a person's whole answer; "" if the data has none.
     """
 
     id: str
@@ -36,7 +36,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Graded:
-    """answer: what was read, None = nothing could be. extraction: "stated", "last" or None. text: up to its end."""
+    """answer: what was read from the text, None if nothing could be. extraction: how: "stated", "last" or None.
+
+    correct: whether it is the right answer. text: the text up to the end of its answer.
+    """
 
     answer: str | None
     extraction: str | None
@@ -53,7 +56,9 @@ class Task(ABC):
         data: a folder, or a `datasets` hub id; None = the task's own hub id.
         split, first, count: which questions; count None = all from `first` on.
         shots: solved examples in every prompt. prompt: a file of them, instead of the one in the data folder.
-        bad_lines: what a malformed line of the data is: an "error", or a warning and "skip" (its id is left out).
+        bad_lines: a malformed line of the data is an "error", or is left out with a warning ("skip").
+
+    Raises ValueError for an argument that cannot be.
     """
 
     name: str
@@ -78,13 +83,13 @@ class Task(ABC):
     @property
     @abstractmethod
     def stop(self) -> tuple[str, ...]:
-        """Strings that end an answer: a model that goes on to a question of its own has finished this one."""
+        """Strings that end an answer, such as the beginning of another question that the model makes up."""
 
     @abstractmethod
     def load(self) -> list[Question]:
-        """Every question of the split, in order.
+        """Read every question of the split, in order.
 
-        Raises ValueError or OSError in one sentence for data that is missing or malformed.
+        Raises ValueError or OSError, in one sentence, for data that is missing or malformed.
         """
 
     @abstractmethod
@@ -96,7 +101,7 @@ class Task(ABC):
         return self.load()
 
     def questions(self, count: int | None = None) -> list[Question]:
-        """The questions of `first` and `count`; a smaller `count` given here takes the first of them."""
+        """The questions that the task's `first` and `count` select; a `count` given here keeps the first of them."""
         whole = self.everything[self.first :][: self.count]
         if not whole:
             raise ValueError(
@@ -107,7 +112,7 @@ class Task(ABC):
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of every question, prompt and answer of the split."""
+        """SHA-256 of the ids, prompts and answers of the whole split."""
         digest = hashlib.sha256()
         for question in self.everything:
             for part in (question.id, question.prompt, question.gold, question.reference):
@@ -115,7 +120,7 @@ class Task(ABC):
         return digest.hexdigest()
 
     def file(self, *parts: str) -> Path | None:
-        """A file of the local data folder; None where the data comes from a hub.
+        """A file of the local data folder; None if the data comes from a hub.
 
         Raises FileNotFoundError for a folder or file that does not exist.
         """
@@ -132,7 +137,7 @@ class Task(ABC):
     def hub_rows(self, hub_id: str, config: str, split: str) -> list[dict[str, Any]]:
         """Rows of a `datasets` data set.
 
-        Raises ImportError where the package is missing, ValueError for what the hub refuses.
+        Raises ImportError without the package, ValueError if the data cannot be loaded.
         """
         require("datasets", f"task {self.name} without a local data folder")
         from datasets import load_dataset
@@ -146,7 +151,7 @@ class Task(ABC):
             ) from error
 
     def blocks(self, text: str) -> str:
-        """The first `shots` examples of a text of examples with blank lines between them.
+        """The first `shots` examples of a text that has blank lines between its examples.
 
         Raises ValueError if it has fewer.
         """
@@ -158,7 +163,7 @@ class Task(ABC):
         return "".join(f"{block.strip()}\n\n" for block in found[: self.shots])
 
     def usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> list[Question]:
-        """Questions of rows; one that `read` refuses with ValueError is named, and skipped or fatal by `bad_lines`."""
+        """Questions of rows; `bad_lines` decides what happens to a row that `read` refuses with ValueError."""
         return list(self._usable(rows, where, read))
 
     def _usable(self, rows: Iterable[T], where: str, read: Callable[[int, T], Question]) -> Iterator[Question]:
@@ -178,7 +183,7 @@ class Task(ABC):
 
 
 def up_to_sentence_end(text: str, position: int) -> str:
-    """The text up to the end of the sentence or line that `position` lies in, without space at its end."""
+    """The text up to the end of the sentence or line that holds `position`, without space at the end."""
     end = SENTENCE_END.search(text, position)
     return (text if end is None else text[: end.end()]).rstrip()
 

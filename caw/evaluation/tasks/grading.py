@@ -1,12 +1,12 @@
-"""Answers out of texts, as the field reads them: a stated answer first, else the last thing that could be one.
+"""Read answers from texts, as others do: a stated answer first, else the last thing that could be one.
 
 lm-evaluation-harness grades GSM8K by "The answer is N." (strict) and by the last number (flexible),
-chain-of-thought-hub by the last number; both read MMLU's letter from "the answer is (X)". Here a stated answer counts,
-and where nothing is stated the last number or the last letter in parentheses; `Graded.extraction` says which it was.
+chain-of-thought-hub by the last number; both read MMLU's letter from "the answer is (X)". Here a stated answer counts;
+without one, the last number, or the last letter in parentheses. `Graded.extraction` says which it was.
 
-`Graded.text` ends with the sentence that states the answer: a text that runs on behind it, because its mark disfavours
-an end, would be found by words that nobody asked for and that no grade sees. Where no answer is stated nothing says how
-much was asked for, and the whole text counts.
+`Graded.text` ends with the sentence that states the answer. A mark that makes end tokens less likely lets texts run on
+after it, and then they would be found by words that were not asked for and that no grade sees. Where no answer is
+stated there is no such end, and the whole text counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from caw.evaluation.tasks.base import Graded, last, up_to_sentence_end
 NUMBER = r"-?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 STATED_NUMBER = re.compile(rf"\banswer is:?\s*(?:\\\(|[*$(\s=])*({NUMBER})", re.IGNORECASE)
 ANY_NUMBER = re.compile(NUMBER)
-# a small letter only in parentheses: "the answer is a kinship system" states none
+# a small letter counts only in parentheses: "the answer is a kinship system" states none
 STATED_LETTER = re.compile(r"(?i:\banswer is:?)[*\s]*(?:\(([A-Ja-j])\)|\(?([A-J])\b)")
 ANY_LETTER = re.compile(r"\(([A-J])\)")
 
 
 def grade_number(text: str, gold: str) -> Graded:
-    """Equal as numbers: "1,200.00" is "1200"; `$` and signs of thousands are left out."""
+    """Grade a number: "1,200.00" equals "1200"; `$` and thousands separators are ignored."""
     stated = STATED_NUMBER.search(text)
     if stated:
         return _number(stated[1], "stated", gold, up_to_sentence_end(text, stated.end()))
@@ -40,7 +40,7 @@ def _number(answer: str, how: str, gold: str, text: str) -> Graded:
 
 
 def grade_letter(text: str, gold: str) -> Graded:
-    """The letter of a choice."""
+    """Grade the letter of a choice."""
     stated = STATED_LETTER.search(text)
     if stated:
         return _graded((stated[1] or stated[2]).upper(), "stated", gold, up_to_sentence_end(text, stated.end()))
@@ -49,12 +49,12 @@ def grade_letter(text: str, gold: str) -> Graded:
 
 
 def grade_exact(text: str, gold: str) -> Graded:
-    """The whole text, space at its ends aside."""
+    """Grade the whole text, without the space at its ends."""
     return _graded(text.strip() or None, "stated" if text.strip() else None, gold.strip(), text.rstrip())
 
 
 def grade_contains(text: str, gold: str) -> Graded:
-    """Whether the gold answer occurs in the text, whatever the case; nothing but an empty text is unparsable."""
+    """Right if the gold answer occurs in the text, in upper or lower case; only an empty text cannot be read."""
     found = gold.strip() if gold.strip().casefold() in text.casefold() else ""
     return Graded(
         found if text.strip() else None, "stated" if found else None, bool(found), text.rstrip()

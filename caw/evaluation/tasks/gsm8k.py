@@ -1,7 +1,7 @@
-"""GSM8K (Cobbe et al. 2021, arXiv 2110.14168): word problems; the answer is a number.
+"""GSM8K (Cobbe et al. 2021, arXiv 2110.14168): word problems whose answer is a number.
 
-Prompts are the chain-of-thought examples of Wei et al. 2022 (arXiv 2201.11903) in chain-of-thought-hub's layout. The
-line "Let's think step by step" is part of the prompt, so that every generated token is the model's own reasoning.
+Prompts begin with the chain-of-thought examples of Wei et al. 2022 (arXiv 2201.11903) in chain-of-thought-hub's layout.
+The line "Let's think step by step" belongs to the prompt, so that every generated token is the model's own reasoning.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ FINAL = "#### "
 
 @dataclass(frozen=True)
 class GSM8K(Task):
-    """`data`: a folder with gsm8k/SPLIT.jsonl and gsm8k/cot_prompt_8shot.txt; from a hub, the shots are the first
-    questions of the train split with their own solutions."""
+    """data: a folder with gsm8k/SPLIT.jsonl and gsm8k/cot_prompt_8shot.txt.
+
+    From a hub, the examples are the first questions of the train split with their solutions.
+    """
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ class GSM8K(Task):
 
 
 def stated(reasoning: str, gold: str) -> str:
-    """A solution that ends as the examples' do."""
+    """A solution that ends as those of the examples do."""
     return f"{strip_notes(reasoning).strip()}\nThe answer is {gold}."
 
 

@@ -1,4 +1,4 @@
-"""One's own questions: a JSONL file with a prompt and an answer a line."""
+"""Your own questions: a JSONL file with a prompt and an answer on each line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from caw.io.jsonl import BadLine, read_rows, text_field
 
 @dataclass(frozen=True)
 class JsonlTask(Task):
-    """Prompts are used as they are: no shots are added.
+    """Prompts are used as they are, without examples.
 
     Args:
-        path: the file. A line's id is its field "id", else its number.
+        path: the file. A line's id is its field "id", or else its number.
         prompt_field, answer_field: fields of the prompt and the right answer (text or a number).
-        reference_field: a person's whole answer, for negatives of the detector; None = there is none.
+        reference_field: field of a person's whole answer, a negative for the detector; None = there is none.
         grade_by: "number", "letter", "exact" or "contains" (`grade` in a config). stops: strings that end an answer.
+
+    Raises ValueError without a path and for another `grade_by`.
     """
 
     path: str = ""

@@ -1,6 +1,6 @@
-"""MMLU (Hendrycks et al. 2020, arXiv 2009.03300), one subject: four choices; the answer is a letter.
+"""MMLU (Hendrycks et al. 2020, arXiv 2009.03300), one subject: the answer is the letter of one of four choices.
 
-Prompts are Flan's chain-of-thought examples in chain-of-thought-hub's layout.
+Prompts begin with Flan's chain-of-thought examples in chain-of-thought-hub's layout.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ THINK = "A: Let's think step by step."
 
 @dataclass(frozen=True)
 class MMLU(Task):
-    """`data`: a folder with mmlu_SUBJECT/SUBJECT_SPLIT.csv (question, four choices, letter; no header) and
-    mmlu_SUBJECT/mmlu_cot_prompt.json ({SUBJECT: text}); from a hub, name a `prompt` file of that form.
+    """data: a folder with mmlu_SUBJECT/SUBJECT_SPLIT.csv (question, four choices, letter; no header) and
+    mmlu_SUBJECT/mmlu_cot_prompt.json ({SUBJECT: text}). From a hub, name a `prompt` file of that form.
 
-    subject: such as sociology; part of the task's name ("mmlu-sociology") or given.
+    subject: e.g. sociology; if it is not given, it comes from the task's name ("mmlu-sociology").
     """
 
     subject: str = ""
