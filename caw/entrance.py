@@ -226,12 +226,13 @@ def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer:
         return stops.reached(tokens)
 
     started: Any = None
+    sequences = decoder.run(accepted.requests, on_token)
     try:
         yield started
         if streamer is not None:
             streamer.put(torch.tensor(accepted.ids))
         yield from refusals(accepted, with_trace=with_trace)
-        for sequence in decoder.run(accepted.requests, on_token):
+        for sequence in sequences:
             result = GenerationResult.of(sequence, accepted.indices[sequence.index], stops, with_trace=with_trace)
             if result.error:
                 warnings.warn(result.error, PromptWarning, stacklevel=3)

@@ -21,6 +21,7 @@ from caw.decoding.plan import Plan
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
 from caw.decoding.request import Request
+from caw.decoding.row_marks import RowMarks
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.sharing import shared_beginning
 from caw.decoding.state import DecodeState
@@ -62,17 +63,22 @@ class Decoder:
             plan.batch, facts.vocab_size, plan.history, window, room, facts.device, plan.limits.ends
         )
         self.rows: list[Row] = [None] * plan.batch
+        self.marks = RowMarks(plan.watermark)
 
-    @torch.inference_mode()
     def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:
         """Decode every request; yields sequences as they finish.
 
-        Raises RuntimeError if the model was given another dtype or device since the plan was made, ValueError for a
-        request beyond the plan's limits.
+        Raises ValueError at once for a request beyond the plan's limits or with a key that the watermark cannot have,
+        and RuntimeError if the model was given another dtype or device between plan and first result.
         """
-        self.plan.facts.check_unchanged(self.model)
         for request in requests:
             self.plan.limits.check(request.row, self.plan.facts.ends)
+            self.marks.under(request.row.key)
+        return self._run(requests, on_token)
+
+    @torch.inference_mode()
+    def _run(self, requests: Sequence[Request], on_token: StopCheck | None) -> Iterator[ActiveSequence]:
+        self.plan.facts.check_unchanged(self.model)
         survive_forks()
         prompts = [request.ids for request in requests]
         self.shared = 0 if self.plan.limit is not None else shared_beginning(prompts, self.plan.reach)
@@ -123,7 +129,7 @@ class Decoder:
         budgets = torch.tensor([request.budget for request in chosen], device=facts.device)
         ends = [row.ends_of(facts.ends, facts.vocab_size) for row in settings]
         self.state.start(places, logits, records, streams, budgets)
-        self.state.rows.start(places, settings, ends)
+        self.state.rows.start(places, settings, ends, [self.marks.under(row.key) for row in settings])
         if plan.watermark is not None and plan.watermark.reads_prompt:
             self.state.set_prompts(places, prompts)
         for number, *row in zip(free, indices, chosen, ends, strict=True):

@@ -9,6 +9,7 @@ import torch
 
 from caw.decoding.forward.branching import forward_packed
 from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.row_marks import ladder_of_each
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step, rectangular
 from caw.decoding.step_result import StepResult
@@ -23,11 +24,13 @@ class EagerStep(Step):
     def worth_doing(self, rows: torch.Tensor) -> bool:
         return bool(rows.any())
 
-    def watermark_ladder(self, position: Position) -> Ladder:
+    def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
         assert self.watermark is not None
         if self.watermark.native is not None and self.kernels.native:
             return self.watermark.native_ladder(position, self.max_strength)
-        return self.watermark.ladder(position, self.max_strength)
+        if not self.limits.keys:
+            return self.watermark.ladder(position, self.max_strength)
+        return ladder_of_each([mark or self.watermark for mark in state.rows.marks], position, self.max_strength)
 
     def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
         return int(torch.where(state.active, counts, 1).max())

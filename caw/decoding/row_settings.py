@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from caw.policies.base import MAX_STRENGTH
 from caw.settings import Settings, check_row
 
 MAX_ENDS = 1024
+RowKey = int | str | bytes | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class RowSettings:
 
     ends: token ids that end it, None = the model's.
     strength_factor: every strength that the policy gives is multiplied by it; 0 leaves the text unmarked.
+    key: of its watermark, in place of the key that the call's watermark has; None = that one.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -35,10 +37,13 @@ class RowSettings:
     seed: int = 0
     ends: tuple[int, ...] | None = None
     strength_factor: float = 1.0
+    key: RowKey | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_row(self)
         require_number("strength_factor", self.strength_factor, 0, MAX_STRENGTH, closed=True)
+        if isinstance(self.key, bool) or not isinstance(self.key, int | str | bytes | tuple | None):
+            raise TypeError(f"key must be what a watermark takes or None, got {type(self.key).__name__}; leave it out")
         if self.ends is None:
             return
         if not isinstance(self.ends, tuple):
@@ -68,6 +73,7 @@ class RowLimits:
     minimum: whether a text may have min_new_tokens. max_new_tokens: the most new tokens.
     ends: M, the most end tokens of a text, those of the model included where it asks for no others.
     strength_factor: the greatest. factors: whether texts may differ in it.
+    keys: whether texts may bring keys of their own.
     """
 
     samples: bool = True
@@ -80,6 +86,7 @@ class RowLimits:
     ends: int = 8
     strength_factor: float = 1.0
     factors: bool = True
+    keys: bool = True
 
     @classmethod
     def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int]) -> RowLimits:
@@ -97,16 +104,17 @@ class RowLimits:
             ends=max(len(model_ends if row.ends is None else row.ends) for row in rows),
             strength_factor=max(factors),
             factors=len(factors) > 1,
+            keys=any(row.key is not None for row in rows),
         )
 
     def check(self, row: RowSettings, model_ends: Sequence[int]) -> None:
         """Raise ValueError for a text that a decoder with these limits cannot take."""
         asked = RowLimits.of([row], model_ends)
-        for field in dataclasses.fields(self):
-            most, value = getattr(self, field.name), getattr(asked, field.name)
+        for limit in dataclasses.fields(self):
+            most, value = getattr(self, limit.name), getattr(asked, limit.name)
             if value > most:
                 raise ValueError(
-                    f"the texts of this decoder may have {field.name} up to {shown(most)}, got one with "
+                    f"the texts of this decoder may have {limit.name} up to {shown(most)}, got one with "
                     f"{shown(value)}; plan it with wider limits"
                 )
         if not self.factors and row.strength_factor != self.strength_factor:

@@ -12,6 +12,7 @@ import torch
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.sampling import noise_key
 from caw.record import kept_rows
+from caw.watermarks import Watermark
 
 NO_TOKEN = -1
 
@@ -25,6 +26,8 @@ class RowTensors:
     minima: int64 [B], new tokens before an end token may come.
     ends: int64 [B, M], tokens that end the text; a row with fewer repeats its first one, a row with none has -1.
     factors: float32 [B], what strengths are multiplied by.
+    keys: int64 [B], the 64 bits of the native key; 0 where the format has none.
+    marks: B watermarks, on the host: a row's key where only PyTorch code serves the format; None without a text.
     """
 
     sampled: torch.Tensor
@@ -35,6 +38,8 @@ class RowTensors:
     minima: torch.Tensor
     ends: torch.Tensor
     factors: torch.Tensor
+    keys: torch.Tensor
+    marks: list[Watermark | None]
 
     @classmethod
     def empty(cls, batch: int, ends: int, device: torch.device) -> RowTensors:
@@ -52,14 +57,25 @@ class RowTensors:
             minima=whole(),
             ends=torch.full((batch, ends), NO_TOKEN, dtype=torch.int64, device=device),
             factors=torch.ones(batch, device=device),
+            keys=whole(),
+            marks=[None] * batch,
         )
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return [getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "marks"]
 
-    def start(self, rows: torch.Tensor, settings: Sequence[RowSettings], ends: Sequence[Sequence[int]]) -> None:
-        """New texts in `rows` (int64 [R]); ends: the token ids that end each, at most M."""
+    def start(
+        self,
+        rows: torch.Tensor,
+        settings: Sequence[RowSettings],
+        ends: Sequence[Sequence[int]],
+        marks: Sequence[Watermark | None],
+    ) -> None:
+        """New texts in `rows` (int64 [R]); ends: the token ids that end each, at most M. marks: their watermarks."""
+        for row, mark in zip(rows.tolist(), marks, strict=True):
+            self.marks[row] = mark
+        natives = [None if mark is None else mark.native for mark in marks]
         sampled = [row.do_sample for row in settings]
         width = self.ends.shape[1]
 
@@ -76,6 +92,7 @@ class RowTensors:
             [row.min_new_tokens for row in settings],
             [[*own, *[own[0] if own else NO_TOKEN] * (width - len(own))] for own in ends],
             [row.strength_factor for row in settings],
+            [0 if native is None else native.signed_key for native in natives],
         ]
         for tensor, column in zip(self.tensors, columns, strict=True):
             tensor[rows] = torch.tensor(column, dtype=tensor.dtype, device=tensor.device)
@@ -94,4 +111,6 @@ class RowTensors:
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
         for field in dataclasses.fields(self):
-            setattr(self, field.name, kept_rows(getattr(self, field.name), rows))
+            kept = getattr(self, field.name)
+            chosen = [kept[row] for row in rows.tolist()] if field.name == "marks" else kept_rows(kept, rows)
+            setattr(self, field.name, chosen)

@@ -61,7 +61,7 @@ class Step(ABC):
             return original_only(record.ids[:, 0], 1, "reweight", 0.0)
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
-        ladder = self.watermark_ladder(Position(record, race, scores, context, warped))
+        ladder = self.watermark_ladder(state, Position(record, race, scores, context, warped, state.rows.keys))
         if self.limits.factors:  # each row as if alone: up to the greatest strength of its own
             ladder = ladder.first(1 + self.select(ladder, state.rows.factors * self.policy.max_strength))
         if self.limits.ends and not self.plan.mark_eos:
@@ -175,7 +175,7 @@ class Step(ABC):
         """Whether to do what changes only these rows (bool [B])."""
 
     @abstractmethod
-    def watermark_ladder(self, position: Position) -> Ladder:
+    def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
         """The watermark's candidates at this position."""
 
     @abstractmethod

@@ -7,10 +7,11 @@ whose context would reach into it.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 
@@ -21,6 +22,7 @@ from caw.watermarks import keys
 from caw.watermarks.payload import PayloadCode, PayloadScores
 
 MISSING = -1
+W = TypeVar("W", bound="Watermark")
 
 
 @dataclass
@@ -43,6 +45,14 @@ class Position:
     context: torch.Tensor
     warped: torch.Tensor | None = None
     keys: torch.Tensor | None = None
+
+    def take(self, rows: torch.Tensor) -> Position:
+        """The positions of these rows (int64 [R]) alone."""
+        scores, warped, keys = self.scores[rows], self.warped, self.keys
+        if warped is not None:
+            warped = scores if warped is self.scores else warped[rows]
+        keys = None if keys is None else keys[rows]
+        return Position(self.record.take(rows), self.race_values[rows], scores, self.context[rows], warped, keys)
 
 
 @dataclass
@@ -182,6 +192,10 @@ class Watermark(ABC):
     def with_vocabulary(self, vocab_size: int) -> Watermark:
         """This watermark for a model of `vocab_size` logits; the same object where the format does not need to know."""
         return self
+
+    def with_key(self: W, key: Any) -> W:
+        """The same watermark under another key; TypeError or ValueError for one that it cannot have."""
+        return dataclasses.replace(self, key=key)
 
     def check_readable(self) -> None:
         """Raise ValueError if texts cannot be scored with the parameters given."""

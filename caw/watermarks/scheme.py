@@ -53,6 +53,10 @@ class Scheme(ABC):
         """Whether the system marks after contexts int64 [B, W], bool [B]."""
         return torch.ones(context.shape[0], dtype=torch.bool, device=context.device)
 
+    def share(self, other: Any) -> None:
+        """Take from the same scheme under another key what no key changes and is costly to work out twice."""
+        return
+
     def check_readable(self) -> None:
         """Raise ValueError if texts cannot be scored with the parameters given."""
         return
@@ -136,6 +140,11 @@ class Formatted(Watermark):
             return self
         known: dict[str, Any] = {"vocab_size": vocab_size}  # the fields are those of the subclasses
         return dataclasses.replace(self, **known)
+
+    def with_key(self: F, key: Any) -> F:
+        other = super().with_key(key)
+        other.scheme.share(self.scheme)
+        return other
 
     def check_readable(self) -> None:
         self.scheme.check_readable()

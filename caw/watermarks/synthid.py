@@ -88,6 +88,12 @@ class SynthID(Watermark):
         assert isinstance(self.key, tuple)
         return self.key
 
+    def with_key(self, key: Any) -> SynthID:
+        other = super().with_key(key)
+        if other.depth != self.depth:
+            raise ValueError(f"key must hold {self.depth} layer keys, got {other.depth}; give as many as this one has")
+        return other
+
     @property
     def secret(self) -> int:
         """One number for all keys, to derive `key_id` from."""

@@ -31,7 +31,7 @@ def warp_rows(logits: torch.Tensor, rows: list[RowSettings]) -> torch.Tensor:
     """Each row of the logits [B, V] by settings of its own."""
     limits = RowLimits.of(rows, ())
     state = DecodeState.empty(len(rows), logits.shape[1], 0, 0, 1, logits.device)
-    state.rows.start(torch.arange(len(rows)), rows, [()] * len(rows))
+    state.rows.start(torch.arange(len(rows)), rows, [()] * len(rows), [None] * len(rows))
     warper = make_warper(limits)
     return logits if warper is None else warper(logits.clone(), state)
 

@@ -38,7 +38,7 @@ class FixedStep(Step):
     def worth_doing(self, rows: torch.Tensor) -> bool:
         return True
 
-    def watermark_ladder(self, position: Position) -> Ladder:
+    def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
         assert self.watermark is not None
         return self.watermark.native_ladder(position, self.max_strength)
 

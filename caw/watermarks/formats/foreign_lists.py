@@ -45,6 +45,11 @@ class ForeignLists(ForeignScheme, GreenScheme):
     def lists(self) -> PermutationLists:
         return PermutationLists(self.vocab_size, int(self.vocab_size * self.gamma), keep=not self.rule.salted)
 
+    def share(self, other: ForeignLists) -> None:
+        """The lists drawn: a key changes seeds, and a seed has one list. So many keys need no more room than one."""
+        if self.size is not None:
+            self.lists = other.lists
+
     @property
     def fraction(self) -> float:
         """Share of the vocabulary in a list."""
