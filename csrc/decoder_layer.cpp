@@ -1,8 +1,8 @@
 // decoder_layer on the CPU: one pre-norm transformer layer (RMSNorm, rotary attention, gated SiLU MLP) of a decoding
 // step in one call. Formula and arguments: caw/ops_ref/decoder_layer_ref.py.
 //
-// At a few rows a step, the arithmetic is nothing and reading the weights is all; launching 60 small operators a layer
-// from Python costs as much again (8 ms a step on a 30-layer model). Sums and activations are float32 whatever the
+// With a few rows a step, nearly all the time goes into reading the weights; launching 60 small operators a layer from
+// Python costs as much again (8 ms a step on a 30-layer model). Sums and activations are float32 whatever the
 // weights are; keys, values, queries and the result are rounded to the weights' type.
 
 #include <algorithm>
@@ -101,7 +101,7 @@ void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
 // x * rsqrt(mean(x^2) + eps) * weight
 void normalise(const float* x, const std::vector<float>& weight, double eps, float* out) {
   const size_t size = weight.size();
-  double sums[4] = {};  // one sum would wait for itself
+  double sums[4] = {};  // four sums, because each addition waits for the one before
   for (size_t i = 0; i < size; ++i) sums[i % 4] += double(x[i]) * x[i];
   const double squares = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   const float factor = float(1.0 / std::sqrt(squares / double(size) + eps));
@@ -157,7 +157,7 @@ void check_scratch(const char* name, const Tensor& t, const Shape& at) {
 
 // Whose candidates the rows are: C of every sequence, or, packed, those that `rows` says, one after another.
 void place(Shape& at, const Tensor& hidden, int64_t slot, const std::optional<Tensor>& rows) {
-  // counted on from below; whether scratch has so many is checked where it is known
+  // only so that the sums below do not overflow; that scratch is large enough is checked where its size is known
   require(slot >= 0 && slot <= kMostSlots, "slot must be in [0, 2^31], got " + std::to_string(slot));
   if (rows.has_value()) {
     at.sequence = integers("rows", *rows);

@@ -100,7 +100,7 @@ std::vector<Part> cut(const Layout& at, const Tensor& lengths, int64_t size, std
     const int64_t begin = window ? std::max<int64_t>(0, length - *window + 1) : 0;
     for (int64_t h = 0; h < at.kv_heads; ++h) {
       groups.push_back({parts.size(), 0});
-      if (at.count(b) == 0) continue;  // nothing asks for this sequence
+      if (at.count(b) == 0) continue;  // no query reads this sequence
       for (int64_t first = begin / kSpan * kSpan; first < length; first += kSpan) {
         parts.push_back({b, h, std::max(first, begin), std::min(first + kSpan, length), floats});
         floats += at.per_part(b);
@@ -150,7 +150,7 @@ Tensor attend(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, con
       const Part& part = parts[size_t(i)];
       const int64_t count = at.rows(part.sequence);
       scratch.resize(size_t(attend_scratch(count, at.padded)));
-      // where the keys (s = 0) or values of a part begin; nowhere beyond this thread's last
+      // where the keys (s = 0) or values of a part begin; null behind this thread's last
       const auto start = [&](int64_t p, int s) -> const void* {
         if (p >= last) return nullptr;
         const Part& of = parts[size_t(p)];

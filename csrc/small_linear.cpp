@@ -1,7 +1,7 @@
 // small_linear on the CPU: x [M, K] times weight [O, K] transposed, for the few rows of a decoding step.
 //
-// Reading the weights is all the time such a layer takes, so they are read once for all rows; general matrix products
-// pack them first, which costs up to twice that at two rows.
+// Such a layer spends its time reading the weights, so they are read once for all rows; general matrix products pack
+// them first, which takes up to twice as long at two rows.
 #include <algorithm>
 
 #include "convert.h"

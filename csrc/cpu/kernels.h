@@ -25,7 +25,7 @@ struct AttendTask {
   int dtype, rows;
   int64_t dim, padded;
   float softcap;  // 0 = none
-  const void *next_k, *next_v;  // what is read after these keys, for the asking; null = unknown
+  const void *next_k, *next_v;  // what is read after these keys, to prefetch it; null = unknown
   float* out;     // [rows, padded], not normalised
   float *peak, *total;  // [rows]: greatest score, sum of exp(score - peak)
 };

@@ -9,25 +9,26 @@
 
 namespace caw {
 
-// How far ahead of the products the weight is asked for, in bytes, into the second-level cache: the hardware does not read
-// ahead across the ends of short rows, and waiting for memory at each of them costs a third to a half of the bandwidth.
+// How far ahead of the products the weight is prefetched, in bytes, into the second-level cache: the hardware does not
+// prefetch across the ends of short rows, and waiting for memory at each of them costs a third to a half of the bandwidth.
 constexpr int64_t kAhead = 20480;
 
 // Eight rows of x at a time, or four where eight would not stay in the first-level cache beside the stream of weights.
 constexpr int64_t kFirstLevel = 24 << 10;  // bytes
 
-// Where x takes several passes, they go over so many rows of the weight before the next ones: few enough to stay in cache.
+// Where x takes several passes, all of them go over this many rows of the weight before the next ones: few enough to stay
+// in the cache.
 constexpr int64_t kStrip = 8;
 
-// What a block asks memory for while it multiplies: at vector v of its row r, the line at base + r * row + v * step.
+// What a block prefetches while it multiplies: at vector v of its row r, the line at base + r * row + v * step.
 struct Ahead {
   const char* base;
   int64_t row, step;  // bytes
 };
 
 // The rows of x, `most` in a pass, over `count` weight rows of `bytes` each, read `vector` bytes at a time. A single pass
-// asks for what lies kAhead behind the weight in hand, which takes no address of its own; this is for several. Each asks for
-// its share of the next strip, or memory would rest in all passes but the first.
+// prefetches what lies kAhead behind the weight in hand, which takes no address of its own; this is for several passes. Each
+// prefetches its share of the next strip, or memory would sit idle in all passes but the first.
 //
 // pass(m, now, first, some, ahead): rows m to m + now of x, weight rows first to first + some.
 template <class Pass>

@@ -27,8 +27,8 @@ static inline void dot_block(
   vf total[kSums];
   for (int i = 0; i < kSums; ++i) total[i] = set1(0.0f);
   const int64_t whole = size / kPairLanes * kPairLanes;
-  const char* asked = ahead.base + first * ahead.row;
-  for (int64_t k = 0; k < whole; k += kPairLanes, asked += ahead.step) {
+  const char* prefetched = ahead.base + first * ahead.row;
+  for (int64_t k = 0; k < whole; k += kPairLanes, prefetched += ahead.step) {
     __m512bh input[M];
     for (int m = 0; m < M; ++m) {
       input[m] = pairs(x + m * stride + k);
@@ -37,7 +37,7 @@ static inline void dot_block(
     for (int r = 0; r < R; ++r) {
       const uint16_t* own = weight + (first + r) * size + k;
       __builtin_prefetch(
-          kAlone ? reinterpret_cast<const char*>(own) + kAhead : asked + r * ahead.row, 0, kSecondLevel);
+          kAlone ? reinterpret_cast<const char*>(own) + kAhead : prefetched + r * ahead.row, 0, kSecondLevel);
       const __m512bh w = pairs(own);
       for (int m = 0; m < M; ++m) total[r * M + m] = _mm512_dpbf16_ps(total[r * M + m], w, input[m]);
     }
