@@ -1,7 +1,6 @@
-"""What a report is made of, read from a run's folder or from published results, and what of it is missing.
+"""What a report shows, read from a run's folder or a published copy, and what of it is missing.
 
-A run's folder has all of it; published results have no texts, see `publishing`.
-Whatever is not there is named in `missing` and its part of the report left out.
+`missing` names whatever is not there; the report leaves that part out.
 """
 
 from __future__ import annotations
@@ -15,25 +14,22 @@ from typing import Any
 import numpy as np
 
 from caw.evaluation.answers import current_scores
+from caw.evaluation.config import NONE
 from caw.evaluation.config_file import config_of
-from caw.evaluation.metrics import detectability
-from caw.evaluation.metrics.accuracy import difference_interval
 from caw.evaluation.metrics.judge import PERPLEXITY_FILE, SAID
 from caw.evaluation.old_names import kind_now
 from caw.evaluation.publishing import ANSWERS_FILE, Published, is_published
 from caw.evaluation.report.latency import Latency, read_latency
-from caw.evaluation.store import Score, Store, natural
+from caw.evaluation.store import Score, Store
 from caw.io.json_files import read_lines
 from caw.requirements import require
 
-NONE = "none"
-LEVEL = 0.01  # false-positive rate of the robustness figures; p-values are exact, so it needs no calibration
 KINDS = ("fixed", "entropy", "logit-delta", "capacity")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A way of generating, its keys together. watermark and policy are "none" for unmarked texts."""
+    """A way of generating, all keys together. watermark and policy are "none" for unmarked texts."""
 
     model: str
     task: str
@@ -41,33 +37,13 @@ class Setting:
     policy: str = NONE
 
 
-@dataclass(frozen=True)
-class Robust:
-    """What an attack leaves of a setting's detection at `LEVEL`, and of its AUROC. Means over keys.
-
-    found, auroc: arrays float64 [keys], in order of the keys; auroc is NaN without attacked negatives. loss: what was
-    found without the attack - what is found with it, float64 [questions], means over keys. loss_ci: 95 % interval of
-    its mean, see `accuracy.difference_interval`. false: share of attacked negatives found, NaN without any.
-    """
-
-    setting: Setting
-    attack: str
-    texts: int
-    edit_rate: float
-    found: np.ndarray
-    auroc: np.ndarray
-    loss: np.ndarray
-    loss_ci: tuple[float, float]
-    false: float
-
-
 @dataclass
 class ReportData:
     """Everything a report shows.
 
-    rows, comparisons, equal_detection: of results.json. scores: of scores.jsonl. correct, perplexity: by setting,
-    question id -> value (grades: means over keys; perplexities: geometric means over keys). judge: the model behind
-    the perplexities. kinds: policy name -> kind. latency: of benchmark files.
+    rows, comparisons, equal_detection: of results.json. scores: of scores.jsonl. correct, perplexity: for each setting,
+    question id -> mean grade, and geometric mean of the perplexity, over keys. judge: the model behind the perplexities.
+    kinds: policy name -> kind. latency: of benchmark files. missing: a sentence for each part that is not there.
     """
 
     rows: list[dict[str, Any]]
@@ -82,12 +58,12 @@ class ReportData:
     missing: list[str] = field(default_factory=list)
 
     def settings(self) -> list[Setting]:
-        """Of the pooled rows: by task and model, unmarked first, then by watermark and kind of policy."""
+        """The settings of the pooled rows, by task and model; unmarked first, then by watermark and kind of policy."""
         found = dict.fromkeys(setting_of(row) for row in self.pooled())
         return sorted(found, key=self.order)
 
     def pooled(self) -> list[dict[str, Any]]:
-        """Rows over all keys; the only key's own where there is no such row."""
+        """The row over all keys of each setting; where there is one key, its own row."""
         chosen: dict[Setting, dict[str, Any]] = {}
         for row in self.rows:
             setting = setting_of(row)
@@ -114,7 +90,7 @@ class ReportData:
 
 
 def policy_kind(policy: str) -> str:
-    """The kind that a policy's name tells, where no manifest is there to say."""
+    """The kind of a policy, guessed from its name; for results without manifests."""
     low = policy.lower()
     if "caw" in low or "capacity" in low:
         return "capacity"
@@ -130,16 +106,17 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
 
 
 def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, int | None]:
-    """(setting, key number) of a cell's name, MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none; models may have dots.
+    """(setting, key number) of a cell's name, MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none.
 
-    Raises ValueError for a name of another form.
+    Names of models may hold dots. Those of policies may too where the watermark is given. Raises ValueError for a name
+    of another form.
     """
     parts = name.split(".")
     if parts[-1] == NONE and len(parts) >= 3:
         return Setting(".".join(parts[:-2]), parts[-2]), None
     if len(parts) < 5 or not parts[-1].isdigit():
         raise ValueError(f"a cell must be MODEL.TASK.WATERMARK.POLICY.KEY or MODEL.TASK.none, got {name!r}; rename it")
-    # a policy's name may have a dot too (caw-0.6): the watermark says where it begins
+    # a policy's name may have a dot too (caw-0.6); the watermark tells where it begins
     at = len(parts) - 3
     if watermark is not None and watermark in parts[2:-2]:
         at = len(parts) - 1 - parts[::-1].index(watermark)
@@ -147,9 +124,9 @@ def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, i
 
 
 def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -> ReportData:
-    """All that is there in a run's folder, or in a folder of published results.
+    """Read all there is in a run's folder or a published copy. benchmarks: a folder of benchmark files.
 
-    Raises FileNotFoundError for a folder with neither results nor scores, ValueError for files of another kind.
+    Raises FileNotFoundError for a folder without results.json, ValueError for files of another kind.
     """
     place = Path(folder)
     if not (place / "results.json").is_file():
@@ -183,7 +160,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
 
 
 def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
-    """(cell, question, right or wrong) of the generations, or of published answers."""
+    """(cell, question, 1 or 0) for each answer of a run or of a published copy."""
     for cell in store.cells():
         for path in cell.files():
             yield from ((cell.name, line["id"], float(line["correct"])) for line in read_lines(path))
@@ -194,7 +171,7 @@ def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
 def _means(
     values: Iterator[tuple[str, str, float]], manifests: Mapping[str, Mapping[str, Any]], mean: Any
 ) -> dict[Setting, dict[str, float]]:
-    """By setting and question, over keys."""
+    """The mean over keys, by setting and question. values: (cell, question, value)."""
     gathered: dict[Setting, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for cell, question, value in values:
         setting = manifest_setting(cell, manifests.get(cell, {}))
@@ -203,65 +180,12 @@ def _means(
 
 
 def manifest_setting(cell: str, manifest: Mapping[str, Any]) -> Setting:
-    """The setting of a cell, from its manifest where there is one."""
+    """The setting of a cell, from its manifest if it has one, else from its name."""
     return setting_of(manifest) if manifest else setting_of_cell(cell)[0]
 
 
-def robustness(data: ReportData) -> list[Robust]:
-    """Every attack on every marked setting that was scored with and without it."""
-    groups: dict[tuple[Setting, str], dict[int, dict[str, Score]]] = defaultdict(lambda: defaultdict(dict))
-    negatives: dict[tuple[str, str, str, int, str], list[float]] = defaultdict(list)
-    for score in data.scores:
-        setting, _ = setting_of_cell(score.cell, score.watermark)
-        if score.label:
-            groups[setting, score.attack][score.key][score.id] = score
-        elif score.source == "model":
-            negatives[setting.model, setting.task, score.watermark, score.key, score.attack].append(score.p_value)
-    made = []
-    for (setting, attack), keys in groups.items():
-        plain = groups.get((setting, NONE))
-        if attack == NONE or not plain:
-            continue
-        shared = {
-            key: sorted(texts.keys() & plain[key].keys(), key=natural) for key, texts in keys.items() if key in plain
-        }
-        shared = {key: ids for key, ids in sorted(shared.items()) if ids}
-        if shared:
-            made.append(_robust(setting, attack, shared, keys, plain, negatives))
-    return sorted(made, key=lambda r: (data.order(r.setting), natural(r.attack)))
-
-
-def _robust(
-    setting: Setting,
-    attack: str,
-    shared: Mapping[int, list[str]],
-    attacked: Mapping[int, Mapping[str, Score]],
-    plain: Mapping[int, Mapping[str, Score]],
-    negatives: Mapping[tuple[str, str, str, int, str], list[float]],
-) -> Robust:
-    found, auroc, false = [], [], []
-    losses: dict[str, list[int]] = defaultdict(list)
-    for key, ids in shared.items():
-        p = np.array([attacked[key][i].p_value for i in ids])
-        for i, hit in zip(ids, p <= LEVEL, strict=True):
-            losses[i].append(int(plain[key][i].p_value <= LEVEL) - int(hit))
-        null = np.array(negatives.get((setting.model, setting.task, setting.watermark, key, attack), []))
-        false += (null <= LEVEL).tolist()
-        found.append(np.mean(p <= LEVEL))
-        auroc.append(detectability.auroc(p, null))
-    loss = np.array([np.mean(values) for values in losses.values()])
-    ends = difference_interval(loss)
-    assert ends is not None
-    edits = [attacked[key][i].edit_rate for key, ids in shared.items() for i in ids]
-    return Robust(
-        setting, attack, sum(map(len, shared.values())), float(np.mean(edits)), np.array(found),
-        np.array([np.nan if a is None else a for a in auroc]), loss, ends,
-        float(np.mean(false)) if false else float("nan"),
-    )  # fmt: skip
-
-
 def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:
-    """A sentence for each part that is not there. planned: names of cells that the config asks for and nobody began."""
+    """A sentence for each part that is not there. planned: names of the config's cells that have no texts yet."""
     said = [f"planned and not begun: {_some(list(planned))}"] if planned else []
     settings = data.settings()
     marked = dict.fromkeys((s.watermark, s.policy) for s in settings if s.watermark != NONE)
@@ -294,7 +218,7 @@ def _some(names: Sequence[str], most: int = 12) -> str:
 
 
 def _not_begun(store: Store) -> list[str]:
-    """Cells that the run's config plans and that have no line; [] without a config."""
+    """The cells that the run's config plans but that have no texts; [] without a config."""
     path = store.path / "config.yaml"
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""`caw evaluate report`: tables and figures of a run, as Markdown with SVG, and as one HTML page."""
+"""The report of a run: Markdown with SVG figures, and one HTML page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from caw.evaluation.report import plots, tables
-from caw.evaluation.report.data import ReportData, robustness
+from caw.evaluation.report.data import ReportData
+from caw.evaluation.report.robustness import robustness
 from caw.evaluation.report.tables import Table
 from caw.io.figures import save_figure
 from caw.io.files import write_text
@@ -36,7 +37,7 @@ ROBUST_NOTE = "Lower is more robust. Whiskers: 95 % interval over questions."
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with tables, figures (file name and a matplotlib figure each), and a sentence under the figures."""
+    """A heading with tables, figures (a file name and a matplotlib figure each), their caption, and a list of lines."""
 
     title: str
     tables: tuple[Table, ...] = ()
@@ -50,7 +51,7 @@ class Section:
 
 
 def sections(data: ReportData) -> Iterator[Section]:
-    """What the data has, in the paper's order; parts without data are left out."""
+    """The report's sections, in the paper's order; some may be empty."""
     if data.missing:
         yield Section("What is missing", lines=tuple(data.missing))
     tasks = list(dict.fromkeys(s.task for s in data.settings()))
@@ -91,11 +92,11 @@ def write_report(
     *,
     page: bool = True,
 ) -> None:
-    """Write report.md and figures/NAME.svg into `output`, which is made, and with `page` index.html, which has the
-    figures in it; replaces what is there.
+    """Write report.md, figures/NAME.svg and, with `page`, index.html, which holds its figures; replaces what is there.
 
-    Deterministic for a matplotlib version, report.md for all. Raises ImportError without matplotlib, OSError where the
-    folder cannot be written.
+    output: the folder; made if it is not there. wrote: called with each path. Deterministic for one version of
+    matplotlib; report.md for all versions. Raises ImportError without matplotlib, OSError if the folder cannot be
+    written.
     """
     require("matplotlib", "the figures of a report")
     folder = Path(output)

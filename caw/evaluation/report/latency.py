@@ -1,4 +1,4 @@
-"""What watermarking costs in time and memory, from the files that benchmarks write."""
+"""What watermarking costs in time and memory, read from benchmark files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from caw.io.json_files import read_json
 
 @dataclass(frozen=True)
 class Latency:
-    """One way to generate. case: file, and what else was the same for the ways it is compared with.
+    """One way to generate.
 
-    ratio: time over plain decoding, low and high its spread. memory: peak over plain decoding's, if measured. speed:
-    tokens per second. kind: "none", "fixed" or "capacity", for its colour.
+    case: the file, and what else all the ways it is compared with share. variant: its name. ratio: time over that of
+    plain decoding; low, high: its spread. memory: peak over that of plain decoding, None if not measured. speed: tokens
+    per second, None if not measured. kind: "none", "fixed" or "capacity"; gives its colour.
     """
 
     case: str
@@ -38,9 +39,9 @@ class Latency:
 
 
 def read_latency(folder: str | Path | None) -> list[Latency]:
-    """Every row with a ratio in the JSON files of a folder, by file; other files are passed over. [] without a folder.
+    """Every row with a ratio in a folder's JSON files, in order of their names; [] for no folder.
 
-    Raises FileNotFoundError for a folder that is none.
+    Other files and rows are passed over. Raises FileNotFoundError if the folder does not exist.
     """
     if folder is None:
         return []

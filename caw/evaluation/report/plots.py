@@ -1,7 +1,7 @@
-"""Figures of a report, as matplotlib figures: Pareto front, robustness, perplexity boxes.
+"""Figures of a report, made with matplotlib: trade-off, robustness, perplexity, latency.
 
-One colour a kind of policy, the same in every figure (the Okabe-Ito palette, which the colour-blind can tell apart),
-and one marker a kind, so that figures read in grey too.
+Each kind of policy has one colour in all figures (of the Okabe-Ito palette, which colour-blind people can tell apart)
+and one marker, so that figures can be read in grey too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from caw.evaluation.config import NONE
 from caw.evaluation.metrics.perplexity import box
-from caw.evaluation.report.data import NONE, ReportData, Robust, Setting
+from caw.evaluation.report.data import ReportData, Setting
+from caw.evaluation.report.robustness import Robust
 from caw.evaluation.report.tables import comparisons, p_value
 from caw.io.figures import svg_text
 from caw.requirements import require
@@ -24,7 +26,7 @@ MARKERS = {"fixed": "s", "entropy": "^", "logit-delta": "D", "capacity": "o"}
 NAMES = {NONE: "no watermark", "fixed": "fixed strength", "entropy": "+entropy", "logit-delta": "+logit delta",
          "capacity": "+CAW"}  # fmt: skip
 DETECTION = {"tpr_at_fpr_1e2": "TPR at FPR 1 %", "auroc": "AUROC"}
-INK = "#010203"  # a colour that nothing else has: becomes the page's own text colour in HTML
+INK = "#010203"  # used for nothing else; in HTML it becomes the page's own text colour
 
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
@@ -36,9 +38,9 @@ def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, 
 
 
 def pareto(data: ReportData, task: str) -> Any | None:
-    """Accuracy (with intervals) against TPR at 1 % and AUROC, a column of panels a model and watermark.
+    """Accuracy with intervals over TPR at 1 % and over AUROC; a column of panels for each model and watermark.
 
-    None where no row of the task has both.
+    None if no row of the task has both.
     """
     usable = [s for s in data.settings() if s.task == task and s.watermark != NONE and _point(data, s, "auroc")]
     columns = list(dict.fromkeys((s.model, s.watermark) for s in usable))
@@ -92,7 +94,7 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 def robustness_plot(data: ReportData, found: Sequence[Robust], task: str) -> Any | None:
-    """Loss of TPR at 1 % under each attack, a panel a model and watermark, whiskers 95 %; None for none."""
+    """Loss of TPR at 1 % under each attack, with 95 % whiskers; a panel for each model and watermark. None if empty."""
     own = [r for r in found if r.setting.task == task]
     panels = list(dict.fromkeys((r.setting.model, r.setting.watermark) for r in own))
     if not panels:
@@ -115,7 +117,7 @@ def _robustness_panel(axes: Any, data: ReportData, here: Sequence[Robust], attac
         kind = data.kind(setting.policy)
         bars = [(attacks.index(r.attack), float(r.loss.mean()), r.loss_ci) for r in here if r.setting == setting]
         places = [at - 0.42 + width * (number + 0.5) for at, _, _ in bars]
-        again = seen[kind] = seen.get(kind, -1) + 1  # several settings of a kind: paler and paler
+        again = seen[kind] = seen.get(kind, -1) + 1  # further settings of a kind are paler
         axes.bar(
             places, [loss for _, loss, _ in bars], 0.92 * width, color=COLOURS.get(kind, INK),
             alpha=max(0.25, 1 - 0.3 * again), label=setting.policy,
@@ -130,7 +132,7 @@ def _robustness_panel(axes: Any, data: ReportData, here: Sequence[Robust], attac
 
 
 def perplexity_plot(data: ReportData, task: str) -> Any | None:
-    """Boxes of perplexity (5 % to 95 %) over accuracy, with p-values against unmarked texts; None without any."""
+    """Boxes of perplexity (5 % to 95 %) above bars of accuracy, with p-values against unmarked texts; None if empty."""
     settings = [s for s in data.settings() if s.task == task and (s in data.perplexity)]
     models = list(dict.fromkeys(s.model for s in settings))
     if not settings:
@@ -180,7 +182,7 @@ def _boxes(axes: Any, values: Sequence[Sequence[float]], colours: Sequence[str])
 
 
 def latency_plot(data: ReportData) -> Any | None:
-    """Time relative to plain decoding, a panel a case, at most four a row; None without benchmark files."""
+    """Time relative to plain decoding; a panel for each case, four to a row. None without benchmark files."""
     cases = list(dict.fromkeys(r.case for r in data.latency))
     if not cases:
         return None
@@ -206,8 +208,10 @@ def latency_plot(data: ReportData) -> Any | None:
 
 
 def inline_svg(figure: Any, name: str) -> str:
-    """The figure as SVG text for an HTML page: no background, and the page's own text colour (`currentColor`) for lines
-    and letters. Changes the figure's colours."""
+    """The figure as SVG for an HTML page, without a background and with the page's text colour for lines and letters.
+
+    Changes the figure's colours.
+    """
     _recolour(figure)
     text = svg_text(figure, name, transparent=True)
     text = text[text.index("<svg") :].replace(INK, "currentColor")
@@ -215,7 +219,7 @@ def inline_svg(figure: Any, name: str) -> str:
 
 
 def _recolour(figure: Any) -> None:
-    """Letters, frames, ticks and grids in `INK`; what carries a meaning of its own keeps its colour."""
+    """Give letters, frames and ticks the colour `INK`; what has a meaning keeps its colour."""
     from matplotlib.axis import Axis
     from matplotlib.colors import to_hex
     from matplotlib.legend import Legend

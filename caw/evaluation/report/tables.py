@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from caw.evaluation.config import NONE
 from caw.evaluation.metrics.perplexity import Comparison, box, compare_accuracy, compare_perplexity
-from caw.evaluation.report.data import NONE, ReportData, Robust, Setting
+from caw.evaluation.report.data import ReportData, Setting
+from caw.evaluation.report.robustness import Robust
 from caw.io.show import format_p
 
 DASH = "–"
@@ -21,7 +23,7 @@ NOTHING = Comparison(0, math.nan, math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Table:
-    """title, one or more columns, rows of texts of that length, and what a reader must know."""
+    """title, the columns' names, rows of as many texts, and a note for the reader."""
 
     title: str
     header: tuple[str, ...]
@@ -45,14 +47,14 @@ def _cell(text: str) -> str:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A figure, or a dash for None and NaN."""
+    """A number, or a dash for None and NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return DASH
     return f"{value:.{digits}f}"
 
 
 def with_interval(value: Any, interval: Any) -> str:
-    """ "0.270 [0.19, 0.36]"."""
+    """E.g. "0.270 [0.19, 0.36]"; the number alone without an interval."""
     if not isinstance(interval, Sequence) or len(interval) != 2 or value is None:
         return number(value)
     return f"{number(value)} [{number(interval[0], 2)}, {number(interval[1], 2)}]"
@@ -63,7 +65,7 @@ def p_value(value: float | None) -> str:
 
 
 def main_table(data: ReportData, task: str) -> Table:
-    """The paper's Table 1 of one task: accuracy, AUC, F1 and TPR at 1 % of every setting, models side by side."""
+    """The paper's Table 1 for one task: accuracy, AUC, F1 and TPR at 1 % of every setting, models side by side."""
     settings = [s for s in data.settings() if s.task == task]
     models = list(dict.fromkeys(s.model for s in settings))
     ways = list(dict.fromkeys((s.watermark, s.policy) for s in settings))
@@ -92,7 +94,7 @@ def main_table(data: ReportData, task: str) -> Table:
 
 
 def detection_table(data: ReportData) -> Table:
-    """What Table 1 leaves out: intervals, false alarms, people's answers as negatives, and how far keys differ."""
+    """What Table 1 leaves out: intervals, false positives, people's answers as negatives, spread between keys."""
     rows = []
     for setting in data.settings():
         row = data.row(setting)
@@ -117,7 +119,7 @@ def detection_table(data: ReportData) -> Table:
 
 
 def run_table(data: ReportData) -> Table:
-    """How much was measured of each setting, and what the texts are like."""
+    """How much was measured for each setting, and what its texts are like."""
     rows = []
     for setting in data.settings():
         row = data.row(setting)
@@ -141,7 +143,7 @@ def _count(value: Any) -> str:
 
 
 def equal_detection_table(data: ReportData) -> Table:
-    """Accuracy of each policy minus that of a fixed strength which is found as well."""
+    """Accuracy of each policy minus that of a fixed strength that is found equally well."""
     measures = {"tpr_at_fpr_1e2": "TPR at 1 %", "tpr_at_fpr_1e3": "TPR at 0.1 %", "z_mean": "mean z"}
     measures |= {f"weighted_{name}": f"weighted {text}" for name, text in measures.items()}
     rows = [
@@ -164,7 +166,7 @@ def equal_detection_table(data: ReportData) -> Table:
 
 
 def comparison_table(data: ReportData) -> Table:
-    """Accuracy of one policy minus another's on the same questions."""
+    """Accuracy of one policy minus that of another on the same questions."""
     rows = [
         (
             str(r["model"]), str(r["task"]), str(r["watermark"]), f"{r['a']} minus {r['b']}",
@@ -200,7 +202,7 @@ def robustness_table(data: ReportData, found: Iterable[Robust]) -> Table:
 
 
 def comparisons(data: ReportData) -> dict[Setting, tuple[Comparison, Comparison]]:
-    """(perplexity, accuracy) of every marked setting against the unmarked texts of its model and task."""
+    """For every marked setting, (perplexity, accuracy) compared with the unmarked texts of its model and task."""
     made = {}
     for setting in data.settings():
         if setting.watermark == NONE:

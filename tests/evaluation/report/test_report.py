@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.evaluation.metrics.accuracy import MEASURES
-from caw.evaluation.report.data import ReportData, Setting, read_report_data, robustness, setting_of_cell
+from caw.evaluation.report.data import ReportData, Setting, read_report_data, setting_of_cell
 from caw.evaluation.report.document import write_report
 from caw.evaluation.report.plots import INK, inline_svg, robustness_plot
+from caw.evaluation.report.robustness import robustness
 from caw.evaluation.report.tables import (
     Table,
     comparisons,
