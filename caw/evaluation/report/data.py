@@ -42,7 +42,7 @@ class ReportData:
     """Everything a report shows.
 
     rows, comparisons, equal_detection: of results.json. scores: of scores.jsonl. correct, perplexity: for each setting,
-    question id -> mean grade, and geometric mean of the perplexity, over keys. judge: the model behind the perplexities.
+    question id -> mean grade, and geometric mean of the perplexity, over keys. judge: the model of the perplexities.
     kinds: policy name -> kind. latency: of benchmark files. missing: a sentence for each part that is not there.
     """
 
