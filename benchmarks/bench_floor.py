@@ -96,7 +96,7 @@ def candidates_ratio(model: Any, batch: int, rounds: int) -> list[float]:
     return found[2:]
 
 
-def main() -> None:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--tokens", type=int, default=64)
@@ -105,7 +105,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--out")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = read_arguments()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
     rows = []

@@ -19,6 +19,7 @@ from caw.decoding.prompts import PromptWarning, Remark, fit_budget
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.state import DecodeState
+from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import MAX_SLOTS, Branching, Settings
@@ -69,8 +70,9 @@ def decode(
         pad = _pad_id(generation_config, facts)
         processors = _ProcessorWarper(logits_processor, input_ids, pad) if logits_processor else None
         plan = make_plan(
-            facts, watermark, policy, settings, len(prompts), longest, inside_generate=True, processors=processors
-        )
+            facts, watermark, policy, settings, Workload(len(prompts), longest), inside_generate=True,
+            processors=processors,
+        )  # fmt: skip
         decoder = Decoder(model, plan)
         outputs = _outputs(decoder, prompts, budgets, input_ids, stopping_criteria, caw_streamer)
     sequences = _padded(input_ids, outputs, pad)

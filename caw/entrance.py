@@ -17,8 +17,9 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import Accepted, Prompts, PromptWarning, accept_prompts
-from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.decoding.row_settings import RowSettings
 from caw.decoding.stopping import StopStrings
+from caw.decoding.workload import Workload
 from caw.io.progress import GenerationProgress
 from caw.models.facts import ModelFacts
 from caw.output import GenerationOutput, GenerationResult, refusals
@@ -206,12 +207,8 @@ def stream_results(
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
-        batch = min(settings.batch_size or DEFAULT_BATCH, len(requests))
-        longest = max(len(request.ids) + request.budget for request in requests)
-        plan = make_plan(
-            facts, watermark, policy, settings, batch, longest, kernels=kernels, prompt_cache=prompt_cache,
-            limits=RowLimits.of([request.row for request in requests], facts.ends),
-        )  # fmt: skip
+        work = Workload.of(requests, settings.batch_size or DEFAULT_BATCH, facts.ends)
+        plan = make_plan(facts, watermark, policy, settings, work, kernels=kernels, prompt_cache=prompt_cache)
         results = _results(Decoder(model, plan, report), accepted, stops, streamer)
     next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer
     return results

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "lint_imports.py"))
 LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
 ROOMS = [[name.strip() for name in layer.split(":")] for layer in LAYERS]
-PLANTED = "\n\ndef _planted() -> None:\n    from caw.cli import app\n"
+PLANTED = "\n\ndef _planted() -> None:\n    from caw.cli import program\n"
 
 
 def sources_in(tmp_path: Path) -> Path:

@@ -1,12 +1,12 @@
-"""The command line: one file a command, `app.py` names them."""
+"""The command line: one file a command, `program.py` names them."""
 
 from caw.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from caw.cli.app import app
+    from caw.cli.program import app
 else:  # importing it must take no time: until `main` is called, Ctrl-C is Python's own
-    __getattr__, __dir__ = lazy_names(__name__, {"app": "caw.cli.app"})
+    __getattr__, __dir__ = lazy_names(__name__, {"app": "caw.cli.program"})
 
 __all__ = ["app", "main"]
 
@@ -22,6 +22,6 @@ def main() -> None:
 
         os.write(2, b"caw: interrupted\n")
         os._exit(130)
-    from caw.cli.app import app
+    from caw.cli.program import app
 
     app()

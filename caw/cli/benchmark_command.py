@@ -130,11 +130,10 @@ def benchmark(
             complain(f"interrupted{kept}")
             raise typer.Exit(INTERRUPTED) from None
         show_notes(found)
-        if json_file is not None:
-            complain(f"wrote {json_file}")
         if plot_file is not None:
             plot(found, plot_file)
-            complain(f"wrote {plot_file}")
+        for wrote in filter(None, (json_file, plot_file)):
+            complain(f"wrote {wrote}")
         worse = before is not None and show_changes(compare(before, found))
     if worse or any(check["first"] for check in found["checks"] if found["arguments"]["dtype"] == "float32"):
         raise typer.Exit(BAD_LINES)

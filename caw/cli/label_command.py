@@ -102,8 +102,7 @@ def label(
     - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
-        if labeler == "openai":
-            require("openai", "--labeler openai")
+        _check_labeler(labeler, model)
         if tokenizer is not None:
             check_source(tokenizer)  # needed when everything is labelled
         from caw.fitting.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
@@ -112,10 +111,6 @@ def label(
 
         if output.suffix != ".jsonl":
             raise ValueError(f"output must end in .jsonl, got {str(output)!r}; add the ending")
-        if labeler not in LABELERS:
-            raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one of these")
-        if labeler != "lexical" and model is None:
-            raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
         check_paths(
             {"--data-dir": data_dir / dataset / f"{split}.jsonl", "--same-as": same_as, "--compare": compare,
              "--model": model, "--tokenizer": tokenizer},
@@ -134,8 +129,7 @@ def label(
                 assert model is not None
                 marker = CounterfactualLabeler(
                     *load_model(model, device=device, dtype=dtype), alternatives=alternatives, horizon=horizon,
-                    rest_nats=rest_nats,
-                    answer_nats=answer_nats if with_answer else None,
+                    rest_nats=rest_nats, answer_nats=answer_nats if with_answer else None,
                 )  # fmt: skip
             else:
                 assert model is not None
@@ -157,6 +151,16 @@ def label(
             _show(agreement(found, read_labels(compare, data_dir), load_tokenizer(tokenizer) if tokenizer else None))
     if failed:
         raise typer.Exit(BAD_LINES)
+
+
+def _check_labeler(labeler: str, model: str | None) -> None:
+    """Raise for an unknown labeler, and for one without its package or its model."""
+    if labeler not in LABELERS:
+        raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one of these")
+    if labeler == "openai":
+        require("openai", "--labeler openai")
+    if labeler != "lexical" and model is None:
+        raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
 
 
 def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:

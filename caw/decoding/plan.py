@@ -12,6 +12,7 @@ from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
+from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, Policy
 from caw.settings import MAX_SLOTS, Settings
@@ -75,28 +76,26 @@ def make_plan(
     watermark: Watermark | None,
     policy: Policy,
     settings: Settings,
-    batch: int,
-    capacity: int,
+    work: Workload,
     *,
     kernels: ops.Ops | None = None,
     inside_generate: bool = False,
     prompt_cache: PromptCache | None = None,
     processors: Warper | None = None,
-    limits: RowLimits | None = None,
     captured: bool | None = None,
 ) -> Plan:
-    """The plan for up to `batch` sequences of up to `capacity` tokens; a batch that does not fit becomes a smaller one.
+    """The plan for some work; a batch that does not fit becomes a smaller one.
 
     Args:
         kernels: None = as torch dispatches.
         inside_generate: in transformers' own `generate`, where rows and mode are the caller's.
         processors: what is done to logits, in place of the warpers that `settings` ask for.
-        limits: how far the texts may differ; None = all are as `settings` say.
         captured: None = on CUDA and with compile, where kernels, watermark and warper allow it.
 
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
-    kernels, limits = kernels or ops.dispatched(), limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
+    batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
+    limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
     max_strength = limits.greatest(policy.max_strength)
     if watermark is not None:
         watermark = watermark.with_vocabulary(facts.vocab_size)

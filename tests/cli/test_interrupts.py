@@ -63,7 +63,7 @@ def test_while_a_command_works() -> None:
     done = program("""
         import os, signal, typer
         from caw.cli import main
-        from caw.cli.app import app
+        from caw.cli.program import app
         from caw.cli.errors import user_errors
         @app.command("busy")
         def busy():
@@ -83,7 +83,7 @@ def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
     done = program("""
         import os, signal, time
         from caw.cli import main
-        from caw.cli.app import app
+        from caw.cli.program import app
         from caw.cli.errors import user_errors
         class Thing:
             def __del__(self):
@@ -121,7 +121,7 @@ def test_outside_of_the_command(when: str) -> None:
         if when == "thread":  # the interpreter waits for it
             threading.Thread(target=lambda: (time.sleep(2), interrupt(), time.sleep(20))).start()
         if when == "reading options":
-            from caw.cli import app as module
+            from caw.cli import program as module
             import typer
             typer.echo = lambda text: interrupt()
         main()

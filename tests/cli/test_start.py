@@ -14,8 +14,8 @@ import typer
 from cli.running import run
 from tiny import save_tiny
 
-from caw.cli.app import COMMANDS, EVALUATIONS
 from caw.cli.lazy_group import LazyCommand
+from caw.cli.program import COMMANDS, EVALUATIONS
 
 HEAVY = {
     "torch", "transformers", "numpy", "scipy", "sklearn", "matplotlib", "triton", "pandas", "tokenizers", "safetensors",
@@ -57,7 +57,7 @@ def test_version() -> None:
     loaded = modules_after("--version")
     assert loaded & {*HEAVY, "rich"} == set()
     assert {m for m in loaded if m.startswith("caw")} == {
-        "caw", "caw.lazy", "caw.cli", "caw.cli.app", "caw.cli.interrupts", "caw.cli.lazy_group",
+        "caw", "caw.lazy", "caw.cli", "caw.cli.program", "caw.cli.interrupts", "caw.cli.lazy_group",
     }  # fmt: skip
 
 

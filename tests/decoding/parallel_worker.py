@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 import caw
 from caw.decoding import batch_size, plan
+from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
 from caw.settings import Settings
 
@@ -45,7 +46,7 @@ def main() -> None:
     capacity = caw.CapacityPolicy(spread_evaluator(whole), theta=0.8, beta=1.5)
     found = {
         "cut": sum(isinstance(p, DTensor) for p in cut.parameters()),
-        "batch": plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), 4, 40).batch,
+        "batch": plan.make_plan(ModelFacts.of(cut), None, caw.FixedStrength(1.0), Settings(), Workload(4, 40)).batch,
         "whole": texts(whole, capacity), "parts": texts(cut, capacity),
     }  # fmt: skip
     (folder / f"found_{rank}.json").write_text(json.dumps(found))

@@ -12,6 +12,7 @@ from caw.decoding.plan import make_plan
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.trace import SequenceTrace
+from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
 from caw.policies import FixedStrength
 from caw.settings import Settings
@@ -66,8 +67,8 @@ def make_decoder(
     facts = ModelFacts.of(model).ending_with(eos_token_ids)
     chosen = Settings(**{"mark_eos": True, **settings})
     plan = make_plan(
-        facts, watermark, policy or FixedStrength(1.0), chosen, batch, capacity, kernels=kernels, captured=fixed,
-        prompt_cache=prompt_cache, processors=processors, limits=limits,
+        facts, watermark, policy or FixedStrength(1.0), chosen, Workload(batch, capacity, limits), kernels=kernels,
+        captured=fixed, prompt_cache=prompt_cache, processors=processors,
     )  # fmt: skip
     return Decoder(model, plan)
 
