@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from caw.detection import Detector
-from caw.detection.null_report import NullReport, null_report, plot_qq
+from caw.detection.null_rates import NullReport, null_report, plot_qq
 from caw.fitting.labels import strip_notes
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark

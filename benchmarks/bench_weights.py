@@ -22,7 +22,7 @@ from scipy import stats
 
 import caw
 from caw.detection import Detector
-from caw.detection.estimate_weights import estimate_weights
+from caw.detection.weight_estimates import estimate_weights
 from caw.detection.weights import TokenWeights
 from caw.models import DEMO_MODEL, load_tokenizer
 from caw.watermarks import KGW, Watermark

@@ -105,7 +105,7 @@ def test_no_name_of_a_package_hides_a_module(package: str) -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    names |= {function.name for function in functions(tree)}
+    names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
     assert names & (modules - {"__init__"}) == set()
 

@@ -220,7 +220,7 @@ def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
 
 
 def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
-    from caw.detection.null_report import null_report, plot_qq
+    from caw.detection.null_rates import null_report, plot_qq
 
     with Bar(len(items) * len(task.detectors), "testing", "texts") as bar:
         reports = {

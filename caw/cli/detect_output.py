@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from caw.detection import DetectionResult
     from caw.detection.key_list import CandidatesResult
-    from caw.detection.null_report import NullReport, Rate
+    from caw.detection.null_rates import NullReport, Rate
     from caw.detection.power import PowerRow
     from caw.detection.regions import Region
 

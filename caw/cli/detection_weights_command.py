@@ -70,7 +70,7 @@ def detection_weights(
     with user_errors():
         if config is not None:
             require("pyyaml", "--config")
-        from caw.detection.estimate_weights import estimate_weights, weights_by_kind
+        from caw.detection.weight_estimates import estimate_weights, weights_by_kind
         from caw.detection.weights import TokenWeights
         from caw.evaluator import Evaluator
 

@@ -19,13 +19,13 @@ prefer wide contexts where false alarms are dear.
 """
 
 from caw.detection.detector import Detector, detect
-from caw.detection.estimate_weights import estimate_weights
 from caw.detection.key_list import CandidatesResult, detect_any
-from caw.detection.locate import locate
-from caw.detection.null_report import NullReport, null_report, plot_qq
+from caw.detection.location import locate
+from caw.detection.null_rates import NullReport, null_report, plot_qq
 from caw.detection.power import PowerRow, power_table
 from caw.detection.regions import Region
 from caw.detection.result import DetectionResult
+from caw.detection.weight_estimates import estimate_weights
 from caw.detection.weights import TokenWeights
 
 __all__ = [

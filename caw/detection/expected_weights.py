@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from caw.checks import require_number
-from caw.detection.estimate_weights import KINDS, token_kinds
+from caw.detection.weight_estimates import KINDS, token_kinds
 from caw.detection.weights import MOST, TokenWeights, levels_of
 from caw.triton_kernels.evaluator_step_ref import strength_ref
 

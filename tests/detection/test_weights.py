@@ -12,7 +12,8 @@ from scipy import special, stats
 from tiny import tiny_tokenizer
 
 from caw.detection import Detector, detect
-from caw.detection.estimate_weights import (
+from caw.detection.expected_weights import expected_weights, strengths_of
+from caw.detection.weight_estimates import (
     KINDS,
     PRIOR,
     PRIORS,
@@ -24,7 +25,6 @@ from caw.detection.estimate_weights import (
     token_kinds,
     weights_by_kind,
 )
-from caw.detection.expected_weights import expected_weights, strengths_of
 from caw.detection.weights import MOST, TokenWeights, levels_of, shipped
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, SynthID, Unigram, Watermark

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from caw.detection import Detector
-from caw.detection.null_report import null_report, plot_qq, rates_of
+from caw.detection.null_rates import null_report, plot_qq, rates_of
 from caw.detection.weights import TokenWeights
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, SynthID
