@@ -1,4 +1,4 @@
-"""`caw evaluate attack`: what is left of the marks of a run's texts when they are edited."""
+"""`caw evaluate attack`: edit the texts of a run and see what is left of their marks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluate_attack_command(
     ] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
     human: Annotated[bool, typer.Option("--human/--no-human", help="Attack people's answers too.")] = True,
-    seed: Annotated[int, typer.Option(help="Of every attack.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of every attack.", min=0)] = 0,
     wordnet: Annotated[
         Path | None, opt.panel(RESOURCES, "Folder of WordNet's data and index files [usual places].")
     ] = None,
@@ -44,12 +44,12 @@ def evaluate_attack_command(
     workers: Annotated[int, opt.panel(ENDPOINT, "Requests at once.", min=1)] = 8,
     threads: Annotated[int | None, opt.panel(RUNNING, "CPU threads [all cores].", min=1)] = None,
 ) -> None:
-    """Edit the texts of a run, marked and unmarked alike, and test them again for the marks.
+    """Edit the texts of a run, marked and unmarked ones, and test them again for marks.
 
     Attacks: word-d:0.1 deletes a tenth of the words; word-s:0.3 replaces words by WordNet synonyms; word-s-context:0.3
-    by the synonym that suits the place; copy-paste:0.25 hides the text in human text, of which it keeps a quarter
-    (0.25x3: in three parts); paraphrase asks an endpoint. The draw depends on --seed and the question alone. Scores go
-    to the run's scores.jsonl and results.json; what has been scored is not attacked again.
+    by the synonym that fits the place best; copy-paste:0.25 hides the text in human text, so that it makes up a quarter
+    of the result (0.25x3: in three parts); paraphrase asks an endpoint. The draw depends on --seed and the question
+    alone. Scores go to the run's scores.jsonl and results.json. A text that has its score is not attacked again.
 
     Examples:
 
@@ -88,8 +88,10 @@ def evaluate_attack_command(
 
 
 def config_of_run(folder: Path) -> Config:
-    """The config that a run's folder keeps; raises FileNotFoundError for a folder without one,
-    ValueError where texts were made otherwise than it says (with another CAW_KEY, for one)."""
+    """The config in a run's folder.
+
+    Raises FileNotFoundError if there is none, ValueError if texts were not made as it says, e.g. with another CAW_KEY.
+    """
     from caw.evaluation.checks import check_cells
     from caw.evaluation.config_file import read_config
     from caw.evaluation.store import Store

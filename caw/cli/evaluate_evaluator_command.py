@@ -66,11 +66,12 @@ def evaluate_evaluator_command(
         str | None, typer.Option(help="Shipped weights by name, or a .safetensors file [the model's own].")
     ] = None,
     positions: Annotated[
-        Path | None, typer.Option(help="Folder that keeps what the model said, as of `caw train-evaluator`.")
+        Path | None,
+        typer.Option(help="Folder that keeps the model's pass over the texts, see `caw train-evaluator`."),
     ] = None,
     template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
     prefix_file: Annotated[
-        Path | None, typer.Option(help="Text put before every prompt, few-shot examples say.")
+        Path | None, typer.Option(help="Text put before every prompt, e.g. few-shot examples.")
     ] = None,
     statement: Annotated[str | None, typer.Option(help="How answers are stated, as for `caw train-evaluator`.")] = None,
     line_ends: Annotated[
@@ -97,9 +98,10 @@ def evaluate_evaluator_command(
 
     With the labels that the evaluator was trained on (or with --train), variants of it are trained on the same
     documents: without context, with N- or N+ only, with N- and N+ up to 3, for each transform, with and without token
-    classes. "capacity" is then the variant best on validation documents that decoding can supply. With other labels
-    nothing is trained: "capacity" is the evaluator itself. Untrained evaluators are always there: entropy, logit
-    delta, and "all tokens are key". JSON: {"evaluators": {NAME: {precision, recall, f1, auroc, average_precision}}}.
+    classes. "capacity" is then the variant that does best on validation documents among those that decoding can use.
+    With other labels nothing is trained, and "capacity" is the evaluator itself. Evaluators that need no training are
+    always measured: entropy, logit delta, and "all tokens are key".
+    JSON: {"evaluators": {NAME: {precision, recall, f1, auroc, average_precision}}}.
 
     Examples:
 
@@ -175,7 +177,7 @@ def _ablation(
 
         for name, measured in ablation.ablate(stored, specs, seeds, settings, table, trained):
             results[name] = measured
-            with contextlib.suppress(ValueError):  # no variant yet that decoding can supply
+            with contextlib.suppress(ValueError):  # no variant yet that decoding can use
                 write({"capacity": results[ablation.best_variant(results)], **results, **untrained})
     return {"capacity": results[ablation.best_variant(results)], **results, **untrained}
 

@@ -1,4 +1,4 @@
-"""`caw evaluate perplexity`: how a second model reads a run's texts."""
+"""`caw evaluate perplexity`: perplexity of a run's texts under a second model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def evaluate_perplexity_command(
 ) -> None:
     """Compute the perplexity of a run's texts under a second model, for the box plots and p-values of the report.
 
-    Written to perplexity.jsonl in the run's folder, a line a text; the same command goes on where it was.
+    perplexity.jsonl in the run's folder gets a line for each text. The same command continues after an interrupt.
 
     Examples:
 

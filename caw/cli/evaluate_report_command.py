@@ -22,14 +22,14 @@ def evaluate_report_command(
     page: Annotated[bool, typer.Option(help="Write index.html too, one page that needs nothing else.")] = True,
     anew: Annotated[
         bool,
-        typer.Option("--anew", help="Of published results: first make results.json again from answers and scores."),
+        typer.Option("--anew", help="For published results: first make results.json again from answers and scores."),
     ] = False,
 ) -> None:
     """Write the tables and figures of an evaluation.
 
-    Accuracy and detection of every policy (the paper's Table 1), their trade-off, robustness under attacks, perplexity
-    with p-values, latency: report.md with figures/*.svg, and index.html.
-    A run that is not finished gives what it has; the report begins with what is missing.
+    It shows accuracy and detection of every policy (the paper's Table 1), their trade-off, robustness to attacks,
+    perplexity with p-values, and latency: report.md with figures/*.svg, and index.html. The report of an unfinished run
+    begins with what is missing.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file; resumable at any moment."""
+"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file; may be interrupted any time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def evaluate_run_command(
         int, typer.Option("--world-size", envvar="WORLD_SIZE", help="How many processes share the questions.", min=1)
     ] = 1,
     scores_only: Annotated[
-        bool, typer.Option("--scores-only", help="Generate nothing; grade and score again what is there.")
+        bool, typer.Option("--scores-only", help="Generate nothing; grade and score the texts again.")
     ] = False,
     publish_to: Annotated[
         Path | None,
@@ -41,10 +41,10 @@ def evaluate_run_command(
 ) -> None:
     """Generate answers with and without watermarks, grade them, and test them for the marks.
 
-    A cell is a model, a task, a watermark, a policy and a key; its name is these with dots between them, "none" for
-    unmarked texts. Every answer is written as it is finished: killed at any moment, the same command goes on where it
-    was. results.json has accuracy and detection per cell, comparisons on the same questions, and accuracy at equal
-    detection. Several processes (--rank, --world-size, or torchrun) share the questions.
+    A cell is a model, a task, a watermark, a policy and a key; its name joins them with dots and ends with "none" for
+    unmarked texts. Every answer is written as soon as it is finished, so the same command continues a run that was
+    killed at any moment. results.json has accuracy and detection of each cell, comparisons on the same questions, and
+    accuracy at equal detection. Several processes (--rank, --world-size, or torchrun) share the questions.
 
     Example config:
 
@@ -81,7 +81,7 @@ def evaluate_run_command(
         runner = Runner(replace(settings, output=str(folder)), store, shard, limit, tuple(only or ()), say=complain)
         with kept_on_interrupt(folder):
             made = 0 if scores_only else runner.run()
-            runner.score(anew=scores_only)
+            runner.score(again=scores_only)
         complain(f"{made} new texts in {folder}, results in {folder / 'results.json'}")
         if publish_to is not None:
             count = publish(runner.scorer, runner.config.plan(), publish_to)
@@ -89,7 +89,7 @@ def evaluate_run_command(
 
 
 def _check_files(given: Path, config: Config, folder: Path, publish_to: Path | None) -> None:
-    """Refuse files of the folders that are replaced, where they are what the run reads."""
+    """Refuse to replace a file that the run reads."""
     from caw.evaluation.publishing import PUBLISHED
 
     read: dict[str, Path | str | None] = {"--config": given}

@@ -1,4 +1,4 @@
-"""`caw tune`: theta and beta of the capacity policy, for one's own prompts."""
+"""`caw tune`: theta and beta of the capacity policy for your own prompts."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def tune_command(
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
     max_prompts: Annotated[int, typer.Option(help="Use the first so many.", min=1)] = 16,
     protect: Annotated[
-        float | None, opt.panel(TARGET, "Share of tokens that shall stay unmarked.", metavar="SHARE")
+        float | None, opt.panel(TARGET, "Share of tokens that should stay unmarked.", metavar="SHARE")
     ] = None,
     power: Annotated[
-        float | None, opt.panel(TARGET, "Share of marked texts that shall be found.", metavar="SHARE")
+        float | None, opt.panel(TARGET, "Share of marked texts that should be found.", metavar="SHARE")
     ] = None,
     fpr: Annotated[float, opt.panel(TARGET, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
     tokens: Annotated[
@@ -150,13 +150,13 @@ def tune_command(
 
 
 def tell(what: str) -> None:
-    """What is generated next, to whoever watches."""
+    """Say what is generated next, at a terminal."""
     if sys.stderr.isatty():
         complain(what)
 
 
 def _show(tuned: Tuned, wanted_fpr: float = 0.0, length: int = 0) -> None:
-    """The curve, what was tried beyond it, and the choice; under it what the columns say."""
+    """Print the curve, other settings that were tried, and the choice; then what the columns mean."""
     from rich.console import Console
     from rich.table import Table
 

@@ -155,15 +155,15 @@ class Runner:
     def scorer(self) -> Scorer:
         return Scorer(self.config, self.store)
 
-    def score(self, *, anew: bool = False) -> None:
-        """Score every cell of the plan that has texts and write results.json; `anew` replaces earlier scores too.
+    def score(self, *, again: bool = False) -> None:
+        """Score every cell of the plan that has texts and write results.json; `again` replaces earlier scores too.
 
         Raises ValueError if texts were not made as the config says now.
         """
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
         require_for(self.config, plans)
-        self.scorer.update(plans, anew=anew)
+        self.scorer.update(plans, again=again)
         if self.config.text:  # attacks and perplexities read it from the run's folder
             self.store.write_config(self.config.text)
         self.write_results()

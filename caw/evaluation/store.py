@@ -38,7 +38,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 REMEDIES = {
     "key_id": "set CAW_KEY or `seed` as they were then",
     "policy_parameters": "say them in the config as they were then",
-    "generation": "set `generation` as it was then and score anew (caw evaluate run --scores-only)",
+    "generation": "set `generation` as it was then and score again (caw evaluate run --scores-only)",
 }
 
 

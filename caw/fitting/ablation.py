@@ -1,8 +1,8 @@
-"""Which inputs make an evaluator good: the paper's ablation figure, from stored positions.
+"""Which inputs make an evaluator good: the paper's ablation, from stored positions.
 
 Trained variants differ in the window (no context, N- only, N+ only, N- = N+ = 1, 2, 3), in the transform of the
-probabilities and in whether the network sees token classes; beside them stand the evaluators that need no training.
-Thresholds of precision, recall and F1 are chosen on validation documents, every figure is of held-out documents.
+probabilities, and in whether the network sees token classes. They are compared with evaluators that need no training.
+Thresholds of precision, recall and F1 are chosen on validation documents; all figures are of held-out documents.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from caw.io.figures import save_figure
 from caw.requirements import require
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
-WITH_CLASSES = ("no_context", "window_1", "window_2_1")  # what decoding can supply, and what context adds to classes
+WITH_CLASSES = ("no_context", "window_1", "window_2_1")  # what decoding can use, and what more context adds to classes
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One evaluator on held-out documents, a row a training seed (one row for what is not trained).
+    """One evaluator on held-out documents.
 
-    rows: the FIGURES and "threshold" of each seed. documents: 95 % interval of the first row's AUROC over documents.
-    validation: mean validation AUROC. spec: its features, None if it has none.
+    rows: the FIGURES and "threshold" for each training seed; one row if nothing is trained. documents: 95 % interval of
+    the first row's AUROC over documents. validation: mean validation AUROC. spec: its features, None if it has none.
+    epochs: how long each training took.
     """
 
     rows: list[dict[str, float]]
@@ -58,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Parts:
-    """Tokens (int64 arrays) to train on, to choose thresholds and stop on, and to measure on."""
+    """The tokens, int64 [n], to train on, to choose thresholds and the end of training on, and to measure on."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -66,8 +67,8 @@ class Parts:
 
     @classmethod
     def of(cls, positions: Positions, *, unseen: bool = False) -> Parts:
-        """The split by documents; unseen (no evaluator was trained on this data set): every third document, by their
-        order, chooses thresholds, the others are measured.
+        """Split the tokens by documents. unseen: no evaluator was trained on this data set, so every third document
+        chooses thresholds and the others are measured.
 
         Raises ValueError if a part that is needed holds one class only.
         """
@@ -82,8 +83,11 @@ class Parts:
 
 
 def variants(transforms: Sequence[str], window: str | None = None, line_ends: bool = False) -> dict[str, FeatureSpec]:
-    """Specs by name ("window_1_log"), each window (or one of them) with each transform; with token classes too
-    ("window_1_log_classes") for WITH_CLASSES; line_ends: of their classes, see `FeatureSpec`."""
+    """Specs by name: each window (or this one) with each transform, e.g. "window_1_log".
+
+    The windows of WITH_CLASSES come with token classes too, e.g. "window_1_log_classes". line_ends: of these classes,
+    see `FeatureSpec`.
+    """
     specs: dict[str, FeatureSpec] = {}
     for transform in transforms:
         for name, (previous, following) in WINDOWS.items():
@@ -104,10 +108,11 @@ def ablate(
     table: torch.Tensor | None = None,
     done: Callable[[str], None] = lambda name: None,
 ) -> Iterator[tuple[str, Measured]]:
-    """Train `seeds` evaluators of each spec (settings.seed, + 1, ...) and measure them, one spec after the other.
+    """Train evaluators of each spec and measure them, one spec after the other.
 
-    Deterministic for a number of threads. table: class of every token id, uint8 [V]; see `train.train`. done: called
-    with the spec's name after each training.
+    seeds: how many for each spec, with the seeds settings.seed, settings.seed + 1, ... table: class of every token id,
+    uint8 [V], see `train.train`. done: called with the spec's name after each training. Deterministic for a number of
+    threads. Raises ValueError if the train part holds one class only.
     """
     settings, parts = settings or QUICK, Parts.of(positions)
     require_both_classes(positions.key[parts.train], "train part")
@@ -127,13 +132,13 @@ def ablate(
 
 
 def untrained(positions: Positions, parts: Parts) -> dict[str, Measured]:
-    """Entropy, logit delta, and "all tokens are key"."""
+    """Measure what needs no training: entropy, logit delta, and "all tokens are key"."""
     scores = {**positions.baselines(), "all_tokens_key": np.zeros(len(positions))}
     return {name: _measure(positions, [score], parts) for name, score in scores.items()}
 
 
 def measure_evaluator(positions: Positions, evaluator: Evaluator, parts: Parts) -> Measured:
-    """A trained evaluator as it is."""
+    """Measure a trained evaluator."""
     capacity = predict(evaluator, positions.features(evaluator.spec, np.arange(len(positions)), evaluator.token_class))
     return _measure(positions, [capacity], parts, evaluator.spec)
 
@@ -159,10 +164,13 @@ def _measure(
 
 
 def best_variant(results: Mapping[str, Measured]) -> str:
-    """The trained variant that decoding can supply with the greatest mean validation AUROC; the first on ties."""
+    """The trained variant with the greatest mean validation AUROC among those that decoding can use; ties: the first.
+
+    Raises ValueError if there is none.
+    """
     usable = {n: m.validation for n, m in results.items() if m.spec is not None and _decodable(m.spec)}
     if not usable:
-        raise ValueError("expected a variant that decoding can supply, got none; add window_1")
+        raise ValueError("expected a variant that decoding can use, got none; add window_1")
     return max(usable, key=usable.__getitem__)
 
 
@@ -175,8 +183,7 @@ def _decodable(spec: FeatureSpec) -> bool:
 
 
 def as_json(results: Mapping[str, Measured]) -> dict[str, Any]:
-    """{"evaluators": {name: the five FIGURES, means over seeds}}; where there are several seeds also "half_widths":
-    half of the intervals of these means, of what was trained."""
+    """{"evaluators": {name: means of FIGURES over seeds}}; with several seeds also "half_widths" of intervals."""
     found: dict[str, Any] = {"evaluators": {name: {f: m.mean(f) for f in FIGURES} for name, m in results.items()}}
     trained = {name: {f: m.half_width(f) for f in FIGURES} for name, m in results.items() if len(m.rows) > 1}
     if trained:
@@ -185,7 +192,7 @@ def as_json(results: Mapping[str, Measured]) -> dict[str, Any]:
 
 
 def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> str:
-    """A page with the table, intervals included, and how it was made."""
+    """A page with the table, its intervals, and how it was made. about: see `about_run`."""
     lines = [f"# {about['title']}", "", *(f"- {name}: {value}" for name, value in about.items() if name != "title")]
     lines += ["", "| evaluator | " + " | ".join(f.replace("_", " ") for f in FIGURES) + " | AUROC over documents |"]
     lines.append("| --- |" + " ---: |" * (len(FIGURES) + 1))
@@ -198,7 +205,7 @@ def as_markdown(results: Mapping[str, Measured], about: Mapping[str, Any]) -> st
 
 
 def cell(measured: Measured, name: str) -> str:
-    """A figure, with half its interval over seeds where there are several."""
+    """A figure; with several seeds, also half of its interval over seeds."""
     half = measured.half_width(name)
     return f"{measured.mean(name):.3f}" + ("" if half is None else f" ± {half:.3f}")
 
@@ -206,7 +213,7 @@ def cell(measured: Measured, name: str) -> str:
 def about_run(
     positions: Positions, parts: Parts, seeds: int, settings: TrainSettings, command: str, line_ends: bool = False
 ) -> dict[str, Any]:
-    """What a reader must know about a table; title first. seeds 0: nothing was trained. line_ends: those are key."""
+    """What a reader must know about a table, title first. seeds: 0 = nothing was trained. line_ends: those are key."""
     documents = "the last column is a 95 % bootstrap over documents of the AUROC (of the first seed)"
     about = {
         "title": f"Evaluators of {positions.meta['model']} on held-out documents",
@@ -230,11 +237,9 @@ def about_run(
 
 
 def plot(found: Mapping[str, Any], path: str | Path) -> None:
-    """Bars of AUROC, average precision and F1 of each evaluator, intervals over seeds as whiskers, to a file.
+    """Plot AUROC, average precision and F1 of each evaluator, with intervals over seeds, into a file.
 
-    found: what `as_json` gives.
-
-    Raises ImportError where matplotlib is missing.
+    found: as `as_json` returns it. Raises ImportError without matplotlib.
     """
     require("matplotlib", "the plot of evaluators")
     from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
-"""Choose theta and beta of the capacity policy on one's own prompts.
+"""Choose theta and beta of the capacity policy for your own prompts.
 
-One unwatermarked pass gives the capacity of every token the model writes, and with it the share of tokens that each
-theta protects. How well the mark is then found takes watermarked texts: a handful of short runs, chosen by bisection,
+One unwatermarked pass gives the capacity of every token the model writes, and so the share of tokens that each theta
+protects. How well the mark is then found can only be seen in watermarked texts: a few short runs, chosen by bisection,
 because more theta (less protection) and more beta (a stronger mark) can only make the mark easier to find.
 """
 
@@ -39,10 +39,13 @@ BETAS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 @dataclass(frozen=True)
 class Point:
-    """One setting. protected: share of the unwatermarked tokens that keep strength 0. The rest is known only where
-    texts were generated: power, expected share of texts found (see `power.expected_power`: somewhat hopeful, because
-    it treats all texts as alike); found, the share found among those texts; score, mean of the tokens that count;
-    changed, share of tokens that are not the model's own choice."""
+    """One setting of theta and beta.
+
+    protected: share of the unwatermarked tokens that keep strength 0. The rest is None unless texts were generated.
+    power: expected share of texts found (see `power.expected_power`; somewhat optimistic, because it treats all texts
+    as alike). found: share of these texts that are found. score: mean of the tokens that count. changed: share of
+    tokens that are not the model's own choice.
+    """
 
     theta: float
     beta: float
@@ -55,7 +58,7 @@ class Point:
 
 @dataclass
 class Tuned:
-    """The chosen setting (the last one tried if the wanted power was not reached), and the curve by theta."""
+    """The chosen setting (the strongest one if none reached the wanted power), and the curve over theta."""
 
     chosen: Point
     reached: bool
@@ -77,7 +80,9 @@ class Tuner:
         evaluator: the network behind the policy.
         settings: of every run.
         watermark: needed for power only. fpr, tokens: power is the share of texts of `tokens` tokens found at `fpr`.
-        say: told what is generated next.
+        say: called with what is generated next.
+
+    Raises ValueError if the model continues none of the prompts.
     """
 
     model: Any
@@ -118,18 +123,18 @@ class Tuner:
         return float(np.mean(self.capacities >= theta))
 
     def theta_for(self, share: float) -> float:
-        """The greatest theta, cut to 4 digits, that protects at least this share; 1 for share 0."""
+        """The greatest theta, cut to 4 digits, that protects at least this share of tokens; 1 for share 0."""
         needed = math.ceil(share * len(self.capacities) - 1e-9)
         if needed <= 0:
             return 1.0
         return math.floor(float(self.capacities[-needed]) * 1e4) / 1e4
 
     def point(self, theta: float, beta: float) -> Point:
-        """The setting without texts."""
+        """A setting without texts."""
         return Point(theta, beta, round(self.protected(theta), 4))
 
     def measure(self, theta: float, beta: float) -> Point:
-        """Generate with this setting and see how well it is found."""
+        """Generate with this setting, and measure how well the mark is found."""
         assert self.watermark is not None
         self.say(f"texts at theta {theta:g}, beta {beta:g}")
         policy = CapacityPolicy(self.evaluator, theta, beta)
@@ -154,9 +159,9 @@ class Tuner:
 def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None, beta: float = BETA) -> Tuned:
     """The setting with the wanted share of protected tokens, or the wanted power, or both.
 
-    share alone: theta, without watermarked texts. power alone: the most protection (least theta) that reaches it at
-    this beta. Both: theta from the share, the least beta that reaches the power. At most five runs over the prompts
-    besides the unwatermarked one.
+    share alone gives theta, without watermarked texts. power alone gives the most protection (least theta) that reaches
+    it at this beta. With both, theta comes from the share, and beta is the least that reaches the power. It takes at
+    most five runs over the prompts, and the unwatermarked one.
 
     Raises ValueError for shares outside [0, 1], powers outside (0, 1), and neither given.
     """
@@ -186,7 +191,7 @@ def tune(tuner: Tuner, *, share: float | None = None, power: float | None = None
 
 
 def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float) -> list[Point]:
-    """The settings that were tried: the strongest (last) first, then halving towards the weakest that is enough."""
+    """The settings that were tried: first the strongest (last), then by halving towards the weakest that is enough."""
     tried = [tuner.measure(*settings[-1])]
     low, high = 0, len(settings) - 1  # the answer is in [low, high] if the strongest is enough
     while low < high and (tried[0].power or 0.0) >= power:
@@ -200,7 +205,7 @@ def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float)
 
 
 def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
-    """Whether the watermark can be that strong."""
+    """Whether the watermark can be as strong as this setting asks."""
     assert tuner.watermark is not None
     try:
         tuner.watermark.check_strength(CapacityPolicy(tuner.evaluator, theta, beta).max_strength)
@@ -215,9 +220,9 @@ def encode(model: Any, tokenizer: Any, prompts: Sequence[str], *, chat: bool = F
 
 
 def plot(tuned: Tuned, path: str | Path) -> None:
-    """Share of protected tokens and power over theta (over beta where that was chosen), to a file.
+    """Plot the share of protected tokens and the power over theta (over beta if that was chosen) into a file.
 
-    Raises ImportError where matplotlib is missing.
+    Raises ImportError without matplotlib.
     """
     require("matplotlib", "the plot of a tuning")
     from matplotlib.figure import Figure

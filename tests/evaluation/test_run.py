@@ -202,7 +202,7 @@ def test_the_same_again_makes_nothing_and_changes_nothing(made: dict[str, Any], 
     work = runner(made, whole)
     assert work.run() == 0 and work.loaded is None  # the model is not even loaded
     work.score()
-    work.score(anew=True)
+    work.score(again=True)
     assert {path: path.read_bytes() for path in whole.rglob("*.json*")} == before
 
 
@@ -257,7 +257,7 @@ def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: di
     work = runner(earlier, tmp_path, limit=2, only=("*.none", "*.hard.0"))
     assert work.run() == 2
     work.config = replace(work.config, text="now")
-    work.score(anew=True)
+    work.score(again=True)
     assert (tmp_path / "config.yaml").read_text() == "now", "results belong to the config they were made by"
 
 
@@ -304,7 +304,7 @@ def test_texts_are_never_scored_as_if_made_otherwise(
         with pytest.raises(ValueError, match=message):
             work.run()
         with pytest.raises(ValueError, match=message):
-            work.score(anew=True)
+            work.score(again=True)
     assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
 
 

@@ -59,7 +59,7 @@ class Judge:
             for model, given, *_ in writer.existing[:1]:
                 if (model, given) != (self.name, self.given):
                     raise ValueError(
-                        f"{path} is by {model}, {SAID.get(given, given)}, and cannot go on with {self.name}, "
+                        f"{path} is by {model}, {SAID.get(given, given)}, and cannot be continued by {self.name}, "
                         f"{SAID[self.given]}; go back to that, or remove the file"
                     )
             known = {(cell, name): digest for _, _, cell, name, digest in writer.existing}

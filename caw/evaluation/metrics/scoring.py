@@ -93,9 +93,9 @@ class Scorer:
             return None
         return replace(detector, weights=weights)
 
-    def update(self, plans: Iterable[CellPlan], *, anew: bool = False) -> None:
-        """Score these cells and their negatives: texts without a score, texts that changed; with `anew`, all."""
-        known = {} if anew else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
+    def update(self, plans: Iterable[CellPlan], *, again: bool = False) -> None:
+        """Score these cells and their negatives: texts without a score, texts that changed; with `again`, all."""
+        known = {} if again else {s.identity: s.of for s in self.store.read_scores() if not self._outdated(s)}
         fresh: dict[Identity, Score] = {}
         cells = list({plan.name: plan for plan in plans if plan.watermark is not None}.values())
         for plan in watched(cells, "scoring", "cells"):

@@ -41,7 +41,7 @@ class Latency:
 def read_latency(folder: str | Path | None) -> list[Latency]:
     """Every row with a ratio in a folder's JSON files, in order of their names; [] for no folder.
 
-    Other files and rows are passed over. Raises FileNotFoundError if the folder does not exist.
+    Other files and rows are ignored. Raises FileNotFoundError if the folder does not exist.
     """
     if folder is None:
         return []
