@@ -226,7 +226,7 @@ def score_cases(tokens: int = 100_000) -> dict[str, Variants]:
             continue
         native = watermark.native
         assert native is not None
-        args = (ids, watermark.window, native.signed_key, native.scheme, native.threshold)
+        args = (ids, watermark.window, torch.full_like(ids, native.signed_key), native.scheme, native.threshold)
         cases[f"score {tokens} tokens, {name}"] = {
             "compiled": lambda args=args: ops.score_tokens(*args),
             "reference": lambda w=watermark: w.score_tokens_ref(ids),

@@ -22,6 +22,7 @@ from caw.ops_ref.permutation_ref import (
     permutation_green_ref,
     permutation_head_ref,
 )
+from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
@@ -216,10 +217,10 @@ sampling_noise = _register(
     triton="sampling_noise",
 )
 
-# ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]). Reference: each watermark's score_tokens_ref
+# ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]) under keys int64 [n], one a token -----------
 score_tokens = _register(
-    "score_tokens(Tensor tokens, int window, int key, int scheme, int threshold) -> (Tensor, Tensor)",
-    None,
+    "score_tokens(Tensor tokens, int window, Tensor key, int scheme, int threshold) -> (Tensor, Tensor)",
+    score_tokens_ref,
     lambda tokens, window, key, scheme, threshold: (
         tokens.new_empty(tokens.shape, dtype=torch.float64),
         tokens.new_empty((tokens.shape[0] if scheme == 1 else 0,)),

@@ -36,13 +36,20 @@ struct ScoreBuffers {
 };
 
 struct ScoreText {
-  const int64_t* tokens;
-  int64_t window;
-  uint64_t key;
-  int64_t scheme, threshold;
+  const int64_t *tokens, *keys;
+  int64_t window, scheme, threshold;
 
-  // Scores of the tokens [first, first + count).
+  // Scores of the tokens [first, first + count), run by run of equal keys.
   void score(int64_t first, int64_t count, ScoreBuffers& own, double* values, int64_t* seeds) const {
+    for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+      const int64_t key = keys[first + begin];
+      while (end < count && keys[first + end] == key) ++end;
+      score_under(uint64_t(key), first + begin, end - begin, own, values + begin, seeds ? seeds + begin : nullptr);
+    }
+  }
+
+  void score_under(
+      uint64_t key, int64_t first, int64_t count, ScoreBuffers& own, double* values, int64_t* seeds) const {
     for (int64_t i = 0; i < window + count; ++i) {
       const int64_t at = first - window + i;
       own.ids[size_t(i)] = uint32_t(at < 0 ? kMissing : tokens[at]);
@@ -108,17 +115,19 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
 }
 
 std::tuple<Tensor, Tensor> score_tokens(
-    const Tensor& tokens, int64_t window, int64_t key, int64_t scheme, int64_t threshold) {
+    const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold) {
   require_scheme(scheme, threshold);
   require(tokens.dim() == 1, "tokens must have shape [n], got " + shape_of(tokens));
   require_dtype("tokens", tokens, ScalarType::Long, "int64");
+  require_keys(key, tokens.size(0));
   require(window >= 0 && window <= 64, "window must be in [0, 64], got " + std::to_string(window));
   require(scheme != kSelfhashGreen || window >= 1, "selfhash needs a window of at least 1, got 0");
-  const Tensor ids = dense(tokens);
+  const Tensor ids = dense(tokens), keys = dense(key);
   const int64_t n = ids.size(0);
   Tensor values = make({n}, ScalarType::Double);
   Tensor seeds = make({scheme == kSelfhashGreen ? n : 0}, ScalarType::Long);
-  const ScoreText text{ids.const_data_ptr<int64_t>(), window, uint64_t(key), scheme, threshold};
+  const ScoreText text{
+      ids.const_data_ptr<int64_t>(), keys.const_data_ptr<int64_t>(), window, scheme, threshold};
   double* value = values.mutable_data_ptr<double>();
   int64_t* seed = scheme == kSelfhashGreen ? seeds.mutable_data_ptr<int64_t>() : nullptr;
   const int64_t pieces = (n + kScorePiece - 1) / kScorePiece;

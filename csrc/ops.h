@@ -41,7 +41,7 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
     double max_strength);
 
 std::tuple<Tensor, Tensor> score_tokens(
-    const Tensor& tokens, int64_t window, int64_t key, int64_t scheme, int64_t threshold);
+    const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold);
 
 Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size);
 

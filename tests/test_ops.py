@@ -131,7 +131,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         enumerate_inputs(0, 4.0, 1.0), enumerate_inputs(1, 4.0, 1.0), enumerate_inputs(2, 5.0, 1.3),
         enumerate_inputs(3, 1.0, 1.3),
     ],
-    "score_tokens": lambda: [[torch.arange(9), 2, KEY, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)],
+    "score_tokens": lambda: [
+        [torch.arange(9), 2, torch.arange(9) % 2, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)
+    ],
     "sampling_noise": lambda: [[CONTEXT, KEYS, V]],
     "permutation_head": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],

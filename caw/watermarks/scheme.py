@@ -73,6 +73,10 @@ class Scheme(ABC):
         """Scores of every token of one text int64 [n], by a kernel where there is one."""
         return self.score_ref(ids)
 
+    def score_keyed(self, ids: torch.Tensor, keys: torch.Tensor) -> TokenScores:
+        """The same under keys int64 [n], the 64 bits of each token's native key; for schemes with `native`."""
+        raise NotImplementedError("this format has no native key")
+
     @abstractmethod
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         """The same in plain PyTorch."""
@@ -158,6 +162,10 @@ class Formatted(Watermark):
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         return self.scheme.score(ids)
+
+    def score_keyed(self, ids: torch.Tensor, keys: torch.Tensor) -> TokenScores:
+        """`score_tokens` under keys int64 [n], the 64 bits of each token's native key."""
+        return self.scheme.score_keyed(ids, keys)
 
     def score_tokens_ref(self, ids: torch.Tensor) -> TokenScores:
         """The same in plain PyTorch."""

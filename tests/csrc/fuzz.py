@@ -122,10 +122,9 @@ def enumerate_() -> Any:
 
 
 def score() -> Any:
-    tokens = tensor([size() * 5], torch.int64, 10**6)
-    return ops.score_tokens(
-        tokens, random.choice([0, 1, 3, 64, 65, -1]), number(), random.choice([0, 1, 2, 3, 9]), 2**22
-    )
+    count = size() * 5
+    tokens, key = tensor([count], torch.int64, 10**6), tensor([count], torch.int64, random.choice([2, 2**62]))
+    return ops.score_tokens(tokens, random.choice([0, 1, 3, 64, 65, -1]), key, random.choice([0, 1, 2, 3, 9]), 2**22)
 
 
 def noise() -> Any:

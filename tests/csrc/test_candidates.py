@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from prf_inputs import key_tensor, mixed_keys
 
 from caw import ops
+from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.record import Record
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Position, Unigram, Watermark
@@ -168,6 +169,30 @@ def same_scores(watermark: Watermark, ids: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
+def test_scores_under_keys_of_their_own(name: str) -> None:
+    """Each token scores as in the text alone under its key, whatever keys stand before and behind; runs of all lengths,
+    across the pieces of 512 that the kernel takes at a time."""
+    watermark = BUILDERS[name]()
+    native = watermark.native
+    assert native is not None
+    ids = torch.randint(-1, 150_000, (1500,))
+    lengths = torch.tensor([1, 1, 2, 600, 5, 1, 400, 490])
+    secrets = key_tensor(mixed_keys(native.key, 3))
+    keys = secrets[torch.tensor([0, 1, 2, 0, 2, 1, 1, 2])].repeat_interleave(lengths)
+    got = ops.score_tokens(ids, watermark.window, keys, native.scheme, native.threshold)
+    for fill in (score_tokens_ref, ops.score_tokens):
+        alone = [
+            fill(ids, watermark.window, torch.full_like(ids, int(k)), native.scheme, native.threshold) for k in secrets
+        ]
+        for column, (values, seeds) in enumerate(alone):
+            at = keys == secrets[column]
+            assert_close(got[0][at], values[at], "float64")
+            assert torch.equal(got[1][at] if seeds.numel() else got[1], seeds[at] if seeds.numel() else seeds)
+    expected = watermark.score_tokens_ref(ids)
+    assert torch.equal(watermark.score_keyed(ids, torch.full_like(ids, native.signed_key)).evidence, expected.evidence)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
 def test_scores_of_a_million_tokens(name: str) -> None:
     n = 200_000 if "selfhash" not in name else 50_000
     same_scores(BUILDERS[name](), torch.randint(-1, 150_000, (n,)))
@@ -177,7 +202,7 @@ def test_golden_words_of_vllm() -> None:
     """vLLM 0.33.0's PhiloxPRF(42), context [1, 2, 3, 4], tokens 0..5, as scores -log(1 - u)."""
     uniforms = [0.5361072421, 0.6940827370, 0.2202302665, 0.7877641320, 0.1031837985, 0.1823934168]
     for token, u in enumerate(uniforms):
-        values, _ = ops.score_tokens(torch.tensor([1, 2, 3, 4, token]), 4, 42, 2, 0)
+        values, _ = ops.score_tokens(torch.tensor([1, 2, 3, 4, token]), 4, torch.full((5,), 42), 2, 0)
         assert round(float(-torch.expm1(-values[4])), 10) == u
 
 
@@ -245,7 +270,9 @@ def test_refusals_are_one_sentence() -> None:
     with pytest.raises(RuntimeError, match="selfhash needs a context"):
         ops.enumerate_candidates(*call[:4], at.context[:, :0], key_tensor([1, 2]), 1, 100, 1.0, 1.0)
     with pytest.raises(RuntimeError, match=r"window must be in \[0, 64\], got 65"):
-        ops.score_tokens(torch.arange(3), 65, 1, 0, 5)
+        ops.score_tokens(torch.arange(3), 65, torch.ones(3, dtype=torch.int64), 0, 5)
+    with pytest.raises(RuntimeError, match=r"key must have shape \[3\], got \[2\]"):
+        ops.score_tokens(torch.arange(3), 1, torch.ones(2, dtype=torch.int64), 0, 5)
 
 
 def test_signed_keys_are_the_same_bits() -> None:

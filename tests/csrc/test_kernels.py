@@ -271,7 +271,7 @@ def test_eight_threads_get_the_same_results() -> None:
         return [
             *ops.topk_softmax(logits, 100),
             ops.sibling_attention(**case),
-            ops.score_tokens(tokens, 4, 7, 2, 0)[0],
+            ops.score_tokens(tokens, 4, torch.full_like(tokens, 7), 2, 0)[0],
             ops.sampling_noise(tokens[:6].view(2, 3), tokens[:2], 3001),
             ops.permutation_green(seeds, 3001, 750),
         ]
