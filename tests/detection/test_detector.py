@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
-from caw.detection import DetectionResult, Detector, detect, token_scores
-from caw.detection.evidence import first_occurrences
+from caw.detection import DetectionResult, Detector, detect
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
@@ -75,52 +72,6 @@ def test_a_result_is_what_counting_by_hand_gives(watermark: Watermark, length: i
     )
 
 
-def test_what_counts_once_in_a_text_that_repeats_itself() -> None:
-    """EXP: a context once, whatever follows it. KGW: context and token. Unigram: a token."""
-    ids = [8, 9, 8, 9, 8, 7]
-    counted = {w.name: [s is not None for s in detect(ids, None, w).token_scores] for w in (
-        EXP(key=1, context_width=1), KGW(key=1), Unigram(key=1),
-    )}  # fmt: skip
-    assert counted["exp"] == [True, True, True, False, False, False]
-    assert counted["kgw"] == [True, True, True, False, False, True]
-    assert counted["unigram"] == [True, True, False, False, False, True]
-
-
-rows = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 2), st.integers(0, 2), st.booleans()), max_size=30)
-
-
-@given(rows=rows)
-def test_first_occurrences(rows: list[tuple[int, int, int, bool]]) -> None:
-    table = np.array(rows, dtype=object).reshape(-1, 4)
-    got = first_occurrences(
-        table[:, 0].astype(np.int64), table[:, 1:3].astype(np.int64).reshape(-1, 2), table[:, 3].astype(bool)
-    )
-    seen: set[Any] = set()
-    for (*row, among), first in zip(rows, got.tolist(), strict=True):
-        assert first == (among and tuple(row) not in seen)
-        if among:
-            seen.add(tuple(row))
-
-
-@pytest.mark.parametrize("watermark", ALL, ids=IDS)
-@pytest.mark.parametrize("stream_tokens", [1, 40, 1 << 18])
-def test_a_text_in_a_batch_equals_the_text_alone(
-    watermark: Watermark, stream_tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neighbours give no context and no evidence, however the batch is cut."""
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 6, n).tolist() for n in (3, 0, 1, 57, 57, 0, 20)] + [[1, 2, 3]] * 2 + [[]]
-    alone = [detect([text], None, watermark)[0] for text in texts]
-    monkeypatch.setattr(token_scores, "STREAM_TOKENS", stream_tokens)
-    together = detect(texts, None, watermark)
-    assert len(together) == len(texts)
-    for one, other in zip(together, alone, strict=True):
-        assert one.token_ids == other.token_ids and one.num_scored == other.num_scored
-        assert [s is None for s in one.token_scores] == [s is None for s in other.token_scores]
-        for name in ("score", "z_score", "p_value"):
-            assert_close(getattr(one, name), getattr(other, name), "tail")
-
-
 class Words:
     """A tokenizer: the lengths of the words."""
 
@@ -172,18 +123,6 @@ def test_the_decision_is_the_callers_false_positive_rate() -> None:
     assert 0 < p < 1
     assert detect(list(range(40)), None, EXP(key=2), fpr=p).is_watermarked
     assert not detect(list(range(40)), None, EXP(key=2), fpr=np.nextafter(p, 0).item()).is_watermarked
-
-
-def test_compat_counts_every_token_of_green_lists_and_each_context_of_races() -> None:
-    for watermark in ALL:
-        exact, compat = (detect(REPETITIVE * 3, None, watermark, mode=m) for m in ("exact", "compat"))
-        assert compat.mode == "compat"
-        if isinstance(watermark, EXP):
-            assert dataclasses.replace(compat, mode="exact") == exact
-        else:
-            assert compat.num_scored == len(REPETITIVE) * 3 > exact.num_scored
-            values = watermark.score_tokens(torch.tensor(REPETITIVE * 3)).values
-            assert compat.score == float(values.sum())
 
 
 def test_results_are_frozen_json_ready_and_keep_the_key_to_themselves() -> None:

@@ -55,7 +55,7 @@ def strengths(ladder: Ladder, points: list[float], greatest: float) -> list[floa
             for _ in range(3):
                 found.add(float(x))
                 x = np.nextafter(x, np.float32(step))
-    # a strength below 1e-30 is lost in the reference's own sum; test_ladder has them in exact arithmetic
+    # a strength below 1e-30 is lost in the reference's own sum; test_ladder_ref has them in exact arithmetic
     return sorted(s for s in found if s == 0 or 1e-30 < s <= float(np.float32(greatest)))
 
 
