@@ -251,7 +251,7 @@ def test_perplexities_of_a_run(run: Path, tmp_path: Path) -> None:
     (expected,) = perplexities(model, tokenizer, [first.truncated_text], [f"the sky {number}"])  # without the shot
     assert_close([line["given_prompt"], line["alone"]], [expected.given_prompt, expected.alone], "forward")
     done = CliRunner().invoke(app, [*arguments, "--given", "prompt"], env={"CAW_TRACEBACK": ""})
-    assert done.exit_code == 2 and "given the question, and cannot go on" in done.stderr
+    assert done.exit_code == 2 and "given the question, and cannot be continued" in done.stderr
     with pytest.raises(ValueError, match="must be one of question, prompt, nothing"):
         Judge(Scorer(config, Store(run)), model, tokenizer, "x", "all")  # type: ignore[arg-type]
 
