@@ -94,7 +94,7 @@ def generate(
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
         prompt_cache: a `PromptCache` given to several calls with this model: prompts that an earlier call read are not
             read again. Their keys and values stay in memory as long as it does, within what max_memory leaves. Not used
-            where texts outgrow the model's first rotary embedding.
+            where texts may reach the length from which the model's rotary embedding changes.
         mark_eos: whether the mark may decide where a text ends. With False the original token is kept wherever an end
             token is among the candidates that the policy's greatest strength reaches: a text has no end token to be
             read, so marking it gains nothing, and a key that disfavours it makes texts run on. Stop strings are marked

@@ -202,7 +202,7 @@ class Case:
         for name, call in self.calls.items():
             self.say(f"warming up {name.name}")
             for tokens in {1, self.short, *([self.settings.tokens] if name.mode in OTHERS else [])}:
-                call(tokens)  # other lengths may compile anew, and compilers want to see each twice
+                call(tokens)  # other lengths may compile again, and compilers need to see each twice
         return checks
 
     def measure(self, rows: list[dict[str, Any]], had: Had = lambda case, name, seconds: None) -> None:

@@ -159,7 +159,7 @@ def theirs(job: Job, mode: str) -> Call:
 
 
 def markllm_processor(model: Any) -> LogitsProcessorList:
-    """MarkLLM's own KGW, as its configuration file sets it up; made anew for each run, as its generator goes on."""
+    """MarkLLM's own KGW, as its configuration file sets it up; new for each run, as its generator has a state."""
     module = importlib.import_module("markllm.watermark.kgw.kgw")
     config = SimpleNamespace(
         gamma=GAMMA, delta=DELTA, hash_key=KEY, z_threshold=4.0, prefix_length=1, f_scheme="time",

@@ -10,7 +10,7 @@ import warnings
 from caw.decoding.free_memory import memory_budget, readable
 from caw.decoding.memory_needs import Needs
 from caw.models.facts import ModelFacts
-from caw.models.tensor_parallel import smallest
+from caw.models.tensor_parallel import agree_on_smallest
 
 
 def rows_that_fit(
@@ -20,7 +20,7 @@ def rows_that_fit(
     unplanned = facts.spread and max_memory is None  # nothing says how the layers share the devices
     budget = None if unplanned else memory_budget(max_memory, facts.device)
     batch = fitting_batch(batch, needs, budget)
-    batch = batch if facts.mesh is None else smallest(batch, facts.mesh, facts.device)
+    batch = batch if facts.mesh is None else agree_on_smallest(batch, facts.mesh, facts.device)
     return batch, None if budget is None else budget - needs.of(batch)
 
 
@@ -47,20 +47,20 @@ def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
     return min(batch, fits)
 
 
-def alone(batch: int, limit: int, capacity: int, keep_rows: bool) -> int:
+def one_at_a_time(batch: int, limit: int, capacity: int, keep_rows: bool) -> int:
     """One sequence at a time, with a warning where more were asked for; ValueError where all rows are the caller's.
 
-    Beyond `rope_limit` tokens every position is turned otherwise ("longrope": Phi-3's 128k versions from 4097 on). In
-    transformers the longest text of a batch decides for all; here each text is as if alone. What was read of a text
-    before holds no longer once it is longer than that: transformers' Phi-3 then reads it anew, and so does this library
-    for all models, so that a text is what the model says of it as a whole.
+    Beyond `rope_limit` tokens the rotation of every position changes ("longrope": Phi-3's 128k versions from 4097 on).
+    In transformers the longest text of a batch decides for all of them; here each text is decoded by itself. Once a
+    text crosses the limit, the keys and values computed before it are wrong: transformers' Phi-3 then computes them
+    again, and so does this library for all such models.
     """
     if batch == 1:
         return 1
-    what = f"texts of up to {capacity} tokens outgrow the model's first rotary embedding, which is for {limit}"
+    what = f"texts of up to {capacity} tokens are longer than {limit}, where the model's rotary embedding changes"
     if keep_rows:
         raise ValueError(
-            f"{what}, so each has to be decoded alone, got {batch} rows; give one row a call, use caw.generate, or "
+            f"{what}, so each has to be decoded by itself, got {batch} rows; give one row a call, use caw.generate, or "
             "shorten prompts or max_new_tokens"
         )
     warnings.warn(

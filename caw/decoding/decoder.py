@@ -136,7 +136,7 @@ class Decoder:
             self.rows[number] = ActiveSequence(*row)
 
     def _read_again(self) -> None:
-        """Where the next token outgrows the first rotary embedding, everything before it has to be turned anew."""
+        """Where the next token crosses the limit of the rotary embedding, compute all keys and values again."""
         for number, row in enumerate(self.rows if self.plan.limit is not None else ()):
             if row is not None and len(row.request.ids) + len(row.tokens) == self.plan.limit:
                 read_again(self.model, self.cache, number, [*row.request.ids, *row.tokens])

@@ -39,7 +39,7 @@ def decoding_needs(
 ) -> Needs:
     """Memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix.
 
-    limit: where texts outgrow a rotary embedding, so that prompts are read whole (`length_dependent`).
+    limit: length from which the rotary embedding changes, so that prompts are read whole (`Plan.limit`).
     """
     config, vocab_size, size = facts.config, facts.vocab_size, facts.dtype.itemsize
     heads = config.num_attention_heads

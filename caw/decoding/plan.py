@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caw import ops
-from caw.decoding.batch_size import alone, rows_that_fit
+from caw.decoding.batch_size import one_at_a_time, rows_that_fit
 from caw.decoding.capture.conditions import capturable, will_capture
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
@@ -33,7 +33,8 @@ class Plan:
     slots: C, candidates that one forward carries at most. copies: of each prefix, more than 1 for the batch baseline.
     history: N-, how many earlier distributions the policy's evaluator reads. reach: how many of them a prompt is read
         for, which a prompt cache may want more of.
-    limit: where texts outgrow the model's first rotary embedding, so that each is decoded alone; None = nowhere.
+    limit: length from which the model's rotary embedding changes, if texts may get there: each is then decoded by
+        itself. None = they cannot.
     captured: whether steps read nothing back from the device, so that CUDA graphs can hold them.
     keep_rows: never drop empty rows, so that row b stays sequence b. keep_mode: compute in the mode the model is in,
         with dropout if that is train mode.
@@ -105,7 +106,7 @@ def make_plan(
         raise ValueError("prompt_cache needs a model in one process, found one split over several; leave it out")
     limit = facts.rope_limit if facts.rope_limit is not None and capacity > facts.rope_limit else None
     if limit is not None:  # texts of other lengths would change each other
-        prompt_cache, batch = None, alone(batch, limit, capacity, inside_generate)
+        prompt_cache, batch = None, one_at_a_time(batch, limit, capacity, inside_generate)
     slots, history = candidate_slots(watermark, policy, settings, max_strength), history_needed(policy)
     copies = slots if settings.branching == "batch" else 1
     reach = positions_back(history, prompt_cache)
@@ -131,7 +132,7 @@ def make_plan(
         reach=reach,
         limit=limit,
         captured=will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured),
-        # a body compiled for one batch would be compiled anew, for a minute, where empty rows are dropped
+        # dropping empty rows would compile the body again for the smaller batch, which takes a minute
         keep_rows=inside_generate or settings.compile,
         keep_mode=inside_generate,
         spare_memory=spare,

@@ -44,9 +44,9 @@ class PromptCache:
             decoding. Once full it keeps what it has: prompts that come round in one order would push each other out.
 
     A prompt is found again by all of its token ids. It was read in the call that came first, with that call's
-    `prefill_attention` and backend, and beside other prompts, which may have rounded otherwise: in float32 no text
-    changes, in bfloat16 a near tie may. Prompts whose logits are not finite are not kept, and none is while texts may
-    outgrow the model's first rotary embedding ("longrope", "dynamic").
+    `prefill_attention` and backend, and beside other prompts, which may round differently: in float32 no text
+    changes, in bfloat16 a near tie may. Prompts whose logits are not finite are not kept, and none is while texts
+    may reach the length from which the model's rotary embedding changes ("longrope", "dynamic").
 
     It belongs to the model that it was first used with, in that state. Other weights are noticed; adapters that are
     switched, hooks and settings of the model are not: make a new one then. One thread at a time.
@@ -127,7 +127,7 @@ def _size(*tensors: torch.Tensor) -> int:
 
 def _state(model: Any, device: torch.device) -> Any:
     """What changes where a model gets other weights, in place or not."""
-    if getattr(model, "hf_device_map", None):  # accelerate may bring weights from memory or disk anew at each forward
+    if getattr(model, "hf_device_map", None):  # accelerate may load weights from memory or disk again for each forward
         return model.dtype, device
     versions = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
     return model.dtype, device, versions

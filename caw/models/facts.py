@@ -38,7 +38,7 @@ class ModelFacts:
         where its weights are cut over several processes, else None.
     vocab_size: V, the width of its logits, which may exceed the tokenizer's. ends: ids below V that end a text.
     positions: the longest text it has positions for, None = no limit.
-    rope_limit: tokens beyond which its rotary embedding turns every position otherwise, None = never.
+    rope_limit: length in tokens beyond which its rotary embedding changes for every position, None = never.
     dropping: name of a module that drops something in the mode it is in, None where nothing does.
     ignored: settings of its generation config that `caw.generate` leaves out, as "name=value".
     """
@@ -133,7 +133,7 @@ def single_device(model: Any) -> torch.device:
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) > 1:
         raise ValueError(
-            f"the model must be on one device, found {', '.join(devices)}; load it anew, with or without a device map"
+            f"the model must be on one device, found {', '.join(devices)}; load it again, with or without a device map"
         )
     return torch.device(devices[0])
 

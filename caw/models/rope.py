@@ -10,11 +10,11 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_limit(model: Any) -> int | None:
-    """Tokens beyond which every position of a text is turned otherwise than before; None where that never happens, 0
-    where the config does not say from which length on.
+    """Length in tokens beyond which the rotation of every position changes; None where it never does, 0 where the
+    config does not say from which length on.
 
-    Beyond it nothing that was read of a shorter text holds for a longer one, and transformers lets the longest text of
-    a batch decide for all of them.
+    Keys and values computed for a shorter text are wrong for a longer one, and in transformers the longest text of a
+    batch decides for all of them.
     """
     config = model.config.get_text_config(decoder=True)
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}

@@ -21,7 +21,7 @@ def mesh_of(model: Any) -> Any:
     return next((p.device_mesh for p in model.parameters() if isinstance(p, DTensor)), None)
 
 
-def smallest(number: int, mesh: Any, device: torch.device) -> int:
+def agree_on_smallest(number: int, mesh: Any, device: torch.device) -> int:
     """The smallest of the processes' numbers: each must run the same batch, or they wait for each other for ever."""
     agreed = torch.tensor(number, device=device)
     for group in mesh.get_all_groups():

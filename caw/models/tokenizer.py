@@ -123,7 +123,7 @@ def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
         return FastTokenizer(backend)
     kept = _kept_file(source)
     if kept.is_file():
-        with contextlib.suppress(Exception):  # the tokenizers library has no errors of its own; a bad file is made anew
+        with contextlib.suppress(Exception):  # tokenizers has no errors of its own; a bad file is written again
             return FastTokenizer(Tokenizer.from_file(str(kept)))
     check_source(name)
     report(f"reading the tokenizer of {name} with transformers, which takes seconds")

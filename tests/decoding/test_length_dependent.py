@@ -45,7 +45,7 @@ def test_every_text_is_as_if_alone(phi: Any, monkeypatch: pytest.MonkeyPatch) ->
     expected = [stock(phi, ids) for ids in prompts]
     for _ in range(2):
         with pytest.warns(
-            UserWarning, match=r"texts of up to 79 tokens outgrow .* for 60: they are decoded one at a time"
+            UserWarning, match=r"texts of up to 79 tokens are longer than 60, .*: they are decoded one at a time"
         ):
             assert run(phi, prompts, max_new_tokens=NEW, prompt_cache=kept).tokens == expected
     assert (len(kept), kept.found) == (0, 0)
@@ -99,7 +99,7 @@ def test_siblings_at_the_change(phi: Any, ids: list[int]) -> None:
 def test_rows_of_one_call_are_refused(phi: Any) -> None:
     """There the rows are the caller's, and transformers lets the longest decide for all."""
     ids = torch.tensor([LONG[0], LONG[0]])
-    with pytest.raises(ValueError, match="each has to be decoded alone, got 2 rows"):
+    with pytest.raises(ValueError, match="each has to be decoded by itself, got 2 rows"):
         phi.generate(ids, custom_generate=caw.decode, max_new_tokens=NEW, do_sample=False)
     one = phi.generate(ids[:1], custom_generate=caw.decode, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
     assert one[0, len(LONG[0]) :].tolist() == stock(phi, LONG[0])

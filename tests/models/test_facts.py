@@ -26,7 +26,7 @@ def test_a_model_on_several_devices_is_refused() -> None:
     with pytest.raises(ValueError, match="must hold its weights, found some on the meta device"):
         run(model, RAGGED)
     places = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=name) for name in ("cuda:0", "cpu")])
-    with pytest.raises(ValueError, match="must be on one device, found cpu, cuda:0; load it anew"):
+    with pytest.raises(ValueError, match="must be on one device, found cpu, cuda:0; load it again"):
         single_device(places)
 
 

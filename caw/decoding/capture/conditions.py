@@ -22,12 +22,12 @@ def will_capture(
 
     limit: as in `Plan`. possible: whether the step can do without the host (`capturable`). asked: None = where it pays.
     """
-    # no graph spans devices or processes, nor a rotary embedding that changes on the way
+    # no graph spans devices or processes, and none can hold a rotary embedding that changes
     whole = not facts.spread and facts.mesh is None and limit is None
     if settings.compile and not (whole and possible and kernels.native and asked is not False):
         raise ValueError(
-            "compile=True needs a model on one device, texts within its first rotary embedding, this library's "
-            "kernels, and a watermark and sampler of its own, found another; leave compile out"
+            "compile=True needs a model on one device, texts below the length where its rotary embedding changes, this "
+            "library's kernels, and a watermark and sampler of its own, found another; leave compile out"
         )
     by_itself = (facts.device.type == "cuda" or settings.compile) and kernels.native
     return whole and possible and (by_itself if asked is None else asked)

@@ -72,7 +72,7 @@ class RunAhead:
         self.started = 0  # steps of this batch
 
     def may_shrink(self, lacking: int) -> bool:
-        """Whether a smaller batch, which is captured anew, pays when `lacking` steps are to come."""
+        """Whether a smaller batch, which has to be captured again, pays off with `lacking` steps to come."""
         return not self.cuda or lacking >= WORTH_CAPTURING
 
     def advance(self, rows: Rows) -> Results:
