@@ -19,6 +19,7 @@ import torch
 
 import caw
 from caw.defaults import BETA_BY_MODEL, DELTA, THETA
+from caw.fitting.teacher import log_probs
 from caw.models import DEMO_MODEL
 
 PROMPTS = (
@@ -60,10 +61,8 @@ def prompt_ids(tokenizer: Any) -> list[list[int]]:
 
 def surprise(model: Any, prompt_ids: list[int], ids: list[int]) -> float:
     """Mean negative log-probability of `ids` after the prompt, nats."""
-    with torch.inference_mode():
-        logits = model(torch.tensor([prompt_ids + ids], device=model.device)).logits[0, len(prompt_ids) - 1 : -1]
-    chosen = torch.tensor(ids, device=logits.device)
-    return float(torch.nn.functional.cross_entropy(logits.float(), chosen))
+    (found,) = log_probs(model, [([*prompt_ids, *ids], len(prompt_ids))])
+    return -float(found.mean())
 
 
 def main() -> None:
