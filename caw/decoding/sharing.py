@@ -10,16 +10,9 @@ import torch
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prompt_cache import KeptPrompt, PromptCache
 from caw.decoding.reading import CHUNK, read
+from caw.models.shared_prefix import common_length
 
 MIN_SHARED = 32  # a shorter beginning is not worth a forward of its own
-
-
-def common_length(rows: Sequence[Sequence[int]]) -> int:
-    """How many tokens all rows (at least one) begin with."""
-    ordered = [tuple(row) for row in rows]
-    first, last = min(ordered), max(ordered)  # in lexicographic order: what these two share all share
-    differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    return next(differing, min(map(len, ordered)))
 
 
 def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:

@@ -1,1 +1,1 @@
-"""What trains and tunes evaluators: labels, the teacher-forced pass, training, ablation, choice of theta and beta."""
+"""What trains and tunes evaluators: labels, training, ablation, choice of theta and beta."""

@@ -17,8 +17,8 @@ import torch
 
 from caw.entrance import generate
 from caw.fitting.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS
-from caw.fitting.teacher import log_probs, teacher_forced
 from caw.models.ends import end_token_ids
+from caw.models.teacher import log_probs, teacher_forced
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 

@@ -1,7 +1,7 @@
 """Records of a model's distributions along reference answers, stored: what evaluators are trained on.
 
-Texts are read by the teacher-forced pass (`teacher`). Records are made by `Record.from_logits`, features later by
-`FeatureSpec.assemble`: decoding's own code.
+Texts are read by the teacher-forced pass (`caw.models.teacher`). Records are made by `Record.from_logits`, features
+later by `FeatureSpec.assemble`: decoding's own code.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from caw.evaluator.features import MAX_PREVIOUS
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
 from caw.fitting.positions import Positions
-from caw.fitting.teacher import BATCH_TOKENS, teacher_forced
 from caw.io.progress import Bar
+from caw.models.teacher import BATCH_TOKENS, teacher_forced
 from caw.policies.entropy import entropy
 from caw.record import Record
 

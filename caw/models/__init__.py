@@ -1,4 +1,4 @@
-"""Models: loading one and its tokenizer, and everything that the library asks about it (`facts`)."""
+"""Models: loading one and its tokenizer, what the library asks about it (`facts`), what it says of texts."""
 
 from caw.lazy import lazy_names
 

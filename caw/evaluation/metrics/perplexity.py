@@ -15,8 +15,8 @@ import numpy as np
 from scipy import stats
 
 from caw.evaluation.metrics.accuracy import mcnemar
-from caw.fitting.teacher import BATCH_TOKENS, log_probs
 from caw.models.facts import position_limit
+from caw.models.teacher import BATCH_TOKENS, log_probs
 
 
 @dataclass(frozen=True)

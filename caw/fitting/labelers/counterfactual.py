@@ -21,8 +21,8 @@ import torch
 
 from caw.fitting.labelers.base import LabelError, Spans, join_spans
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
-from caw.fitting.shared_prefix import SharedPrefix
-from caw.fitting.teacher import check_lengths, forward, read_and_keep, token_log_probs
+from caw.models.shared_prefix import SharedPrefix
+from caw.models.teacher import check_lengths, forward, read_and_keep, token_log_probs
 
 BATCH_TOKENS = 512
 ANSWER_MARK = "####"

@@ -30,7 +30,7 @@ def stores(model, coded, folder, monkeypatch, **options):
     )
     shared = record_encoded(model, coded, folder / "shared", progress=False, **options)
     hook.remove()
-    monkeypatch.setattr("caw.fitting.shared_prefix.MIN_SHARED", 10**6)
+    monkeypatch.setattr("caw.models.shared_prefix.MIN_SHARED", 10**6)
     return shared, record_encoded(model, coded, folder / "whole", progress=False, **options), lengths
 
 
@@ -77,7 +77,7 @@ def test_models_whose_prefix_cannot_be_shared_read_every_text_whole(name, tmp_pa
     if name == "longrope":
         monkeypatch.setattr(model.config, "rope_parameters", {"rope_type": "longrope"})
     if name == "no cache":
-        monkeypatch.setattr("caw.fitting.shared_prefix.DynamicCache", type(None))
+        monkeypatch.setattr("caw.models.shared_prefix.DynamicCache", type(None))
     text = LabelledText("toy", "train", 0, "", "", ())
     coded = [EncodedText(text, (*range(3, 50), last, 7), 47, (True, False)) for last in (5, 6)]
     shared, whole, lengths = stores(model, coded, tmp_path, monkeypatch)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tiny import tiny_model
 
-from caw.fitting.shared_prefix import SharedPrefix
-from caw.fitting.teacher import forward, log_probs, read_and_keep, teacher_forced
+from caw.models.shared_prefix import SharedPrefix
+from caw.models.teacher import forward, log_probs, read_and_keep, teacher_forced
 from caw.testing import assert_close
 
 VOCABULARY = 300

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache
 
-from caw.fitting.shared_prefix import NO_PREFIX, SharedPrefix
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import decoding_device, position_limit
+from caw.models.shared_prefix import NO_PREFIX, SharedPrefix
 
 BATCH_TOKENS = 1024
 ROWS = 64  # logit rows turned to float32 at once

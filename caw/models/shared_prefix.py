@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from caw.decoding.sharing import common_length
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import decoding_device
 from caw.models.rope import rope_limit
@@ -57,3 +56,11 @@ class SharedPrefix:
 
 
 NO_PREFIX = SharedPrefix()
+
+
+def common_length(rows: Sequence[Sequence[int]]) -> int:
+    """How many tokens all rows (at least one) begin with."""
+    ordered = [tuple(row) for row in rows]
+    first, last = min(ordered), max(ordered)  # in lexicographic order: what these two share all share
+    differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return next(differing, min(map(len, ordered)))
