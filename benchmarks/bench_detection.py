@@ -19,8 +19,8 @@ import torch
 
 import caw
 from caw.defaults import BETA_BY_MODEL, DELTA, THETA
-from caw.fitting.teacher import log_probs
 from caw.models import DEMO_MODEL
+from caw.models.teacher import log_probs
 
 PROMPTS = (
     "Tell me about the history of tea.",
