@@ -41,7 +41,7 @@ _library = torch.library.Library(NAMESPACE, "DEF")
 
 
 def has_kernel(name: str, device: str) -> bool:
-    """Whether the op has a kernel for the device type ("cpu", "cuda")."""
+    """Whether the op of that name has a kernel for the device type ("cpu", "cuda")."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", device.upper()))
 
 

@@ -12,8 +12,11 @@ from caw.decoding.trace import SequenceTrace
 
 @dataclass
 class GenerationResult:
-    """One finished sequence: `index` of its prompt, new tokens only (an ending EOS included), its text without it.
+    """One finished sequence.
 
+    index: place of its prompt among those given. text: new text, without special tokens and a matched stop string.
+    tokens: new token ids, an ending EOS included. finish_reason: "eos", "length", "stop" or "error".
+    trace: what decoding did at each token; None unless asked for.
     error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
         "error" and no tokens; else empty. reason: the same without the prompt's number.
     """
@@ -54,7 +57,8 @@ class GenerationOutput:
     """Results in input order.
 
     texts: new text of each prompt, special tokens and a matched stop string left out.
-    sequences: new token ids of each prompt, an ending EOS included. trace: one `SequenceTrace` per prompt, or None.
+    sequences: new token ids of each prompt, an ending EOS included. trace: one `SequenceTrace` per prompt, or None
+        unless asked for.
     finish_reasons: "eos", "length", "stop" or "error". errors: for prompts that could not be continued, why (by place).
     seconds: wall time of prefill and decoding.
     """
@@ -80,8 +84,10 @@ class GenerationOutput:
 
     @property
     def num_tokens(self) -> int:
+        """New tokens of all prompts together."""
         return sum(len(s) for s in self.sequences)
 
     @property
     def tokens_per_second(self) -> float:
+        """New tokens of all prompts together by wall time; 0 for no time."""
         return self.num_tokens / self.seconds if self.seconds else 0.0

@@ -12,9 +12,13 @@ from caw.detection.result import DetectionResult
 
 
 def locate(text_or_ids: Any, detector: Detector) -> list[Region]:
-    """Marked parts of one text (a str or one flat sequence of ids), in order; [] where none is proven at detector.fpr.
+    """Marked parts of one text, in order; [] where none is proven at detector.fpr.
 
     The same as the regions of `detect(..., regions=True)`: the whole text and all its windows are one family of tests.
+
+    Args:
+        text_or_ids: a str or one flat sequence of ids.
+        detector: in mode "exact", without mid_p, weights and payloads.
 
     Raises TypeError for a list of texts, ValueError for a detector with options that `regions` does not go with.
     """

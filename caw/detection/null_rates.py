@@ -32,7 +32,11 @@ LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 @dataclass(frozen=True)
 class Rate:
-    """Share of texts with p <= level: `found` of the report's texts, with its Clopper-Pearson interval at 95 %."""
+    """Share of texts with p <= level.
+
+    level: false-positive rate that was promised. found: number of texts with p <= level. rate: their share.
+    low, high: its Clopper-Pearson interval at 95 %.
+    """
 
     level: float
     found: int
@@ -48,13 +52,17 @@ class Rate:
 
 @dataclass(frozen=True)
 class NullReport:
-    """False-positive rates of one key. p_values: float64 [texts], in the order of the texts; nothing counted = 1.
+    """False-positive rates of one key.
 
+    key_id, watermark: eight hex digits that name the key, and the watermark's name. texts, tokens: how many there were.
+    p_values: float64 [texts], in the order of the texts; nothing counted = 1.
     rates: of texts as they are, where texts in which nothing counts (`without_evidence` of them) lie above every level.
     rates_with_evidence: the same without those, which says more where many texts are short.
+    without_evidence: number of texts in which nothing counts.
     once: of the same texts with evidence counted once in the whole corpus, by the exact test (with the detector's
-    weights) whatever its mode; texts without new evidence are left out. uniform_p: Kolmogorov-Smirnov test that `once`
-    is uniform (discrete scores randomised).
+    weights) whatever its mode; texts without new evidence are left out.
+    once_texts: how many those are that were not left out.
+    uniform_p: Kolmogorov-Smirnov test that `once` is uniform (discrete scores randomised).
     """
 
     key_id: str
@@ -89,11 +97,15 @@ def rates_of(p_values: np.ndarray) -> tuple[Rate, ...]:
 def null_report(
     texts: Sequence[Any], detector: Detector, seed: int = 0, done: Callable[[int], object] = lambda texts: None
 ) -> NullReport:
-    """False-positive rates of `detector` on unmarked texts (strings or ids).
+    """False-positive rates of a detector on unmarked texts.
 
-    seed: of the randomisation that makes the discrete p-values of green lists comparable with a uniform law.
-    done: told how many more texts are finished.
-    Raises ValueError for no texts, and for a watermark with a payload.
+    Args:
+        texts: strings or id lists, of the kind that the key will judge.
+        detector: with the key, and the options that will be used.
+        seed: of the randomisation that makes the discrete p-values of green lists comparable with a uniform law.
+        done: told how many more texts are finished.
+
+    Deterministic for a seed. Raises ValueError for no texts, and for a watermark with a payload.
     """
     ids = detector.ids_of(texts)
     if not ids:
@@ -152,9 +164,13 @@ def _step(watermark: Watermark) -> float:
 
 
 def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
-    """Write a QQ plot of the p-values of one or more reports (log scales, diagonal = promised) to a file.
+    """Draw a QQ plot of p-values: log scales, the diagonal is what was promised.
 
-    Raises ImportError where matplotlib is missing.
+    Args:
+        reports: one or more, a line each.
+        path: file to write; its ending names the format.
+
+    Raises ImportError where matplotlib is missing, OSError where the file cannot be written.
     """
     require("matplotlib", "the QQ plot")
     from matplotlib.figure import Figure

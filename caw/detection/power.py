@@ -26,8 +26,14 @@ RATES = (1e-3, 1e-5)
 
 @dataclass(frozen=True)
 class PowerRow:
-    """tokens of each text; fpr; expected share found (at the mean number that counts; nan where `power_table` expects
-    nothing); measured, of `texts` texts, with its 95 % Clopper-Pearson interval (nan where no text is long enough)."""
+    """Share of marked texts found at one length and false-positive rate.
+
+    tokens, fpr: the length that texts were cut to, and the level.
+    expected: share found at the mean number of tokens that count; nan where `power_table` expects nothing.
+    measured: share found of `texts` texts; nan where no text is long enough. low, high: its 95 % Clopper-Pearson
+        interval.
+    texts: how many are that long.
+    """
 
     tokens: int
     fpr: float
@@ -63,11 +69,21 @@ def power_table(
     texts: Sequence[Any], detector: Detector, lengths: Sequence[int] = LENGTHS, rates: Sequence[float] = RATES,
     done: Callable[[int], object] = lambda texts: None,
 ) -> list[PowerRow]:  # fmt: skip
-    """Expected and measured share found of marked `texts` (strings or ids), cut to their first `lengths` tokens.
+    """Expected and measured share found of marked texts, by length.
 
-    The expected share is that of the exact test of green lists and races: nan (nothing is expected) for a detector with
-    weights, mid_p, mode "compat", regions or a payload, for SynthID and for two keys. `done` is told how many more of
-    the 1 + len(lengths) tests of each text are finished. Raises ValueError where nothing counts.
+    Args:
+        texts: strings or id lists, marked with the detector's key.
+        detector: as it will be used; its own fpr is not.
+        lengths: texts are cut to their first so many tokens; shorter ones are left out there.
+        rates: false-positive rates, each in (0, 1).
+        done: told how many more of the 1 + len(lengths) tests of each text are finished.
+
+    Returns:
+        A row for each length and rate, in that order. The expected share is that of the exact test of green lists and
+        races: nan (nothing is expected) for a detector with weights, mid_p, mode "compat", regions or a payload, for
+        SynthID and for two keys.
+
+    Deterministic. Raises ValueError where nothing counts.
     """
     ids = detector.ids_of(texts)
     rows = []

@@ -109,10 +109,17 @@ def estimate_weights(
     prior: float | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> TokenWeights:
-    """A table of weights from marked texts, by the watermark of each group; all of one kind, with different keys.
+    """A table of weights from marked texts.
 
-    prior: None = `choose_prior`.
-    Raises ValueError where nothing counts or the watermarks differ in more than the key.
+    Args:
+        texts: strings or id lists by the watermark they are marked with; watermarks of one kind, with different keys,
+            none of which is the key that will be tested.
+        tokenizer: of the model that wrote the texts.
+        vocab_size: length of the table; ids beyond it get its default.
+        prior: evidence that a rare token borrows from its kind, in tokens; None = what fits best.
+        provenance: what else the table shall say of itself.
+
+    Deterministic. Raises ValueError where nothing counts or the watermarks differ in more than the key.
     """
     kinds_of_marks = {(type(w), getattr(w, "gamma", None)) for w in texts}
     if len(kinds_of_marks) != 1:

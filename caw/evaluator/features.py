@@ -85,9 +85,14 @@ class FeatureSpec:
             )
 
     def assemble(self, records: Sequence[Record], table: torch.Tensor | None = None) -> torch.Tensor:
-        """Features float32 [B, size] from one record a position, oldest first; table: see `masses`.
+        """Features float32 [B, size] of B positions.
 
-        A position that does not exist is a record of probability 0 (`Record.empty`).
+        Args:
+            records: one of B rows for each position of the window, oldest first; a position that does not exist is a
+                record of probability 0 (`Record.empty`).
+            table: see `masses`.
+
+        Raises ValueError for another number of records, for too short ones, and for classes without a table.
         """
         if len(records) != self.positions:
             raise ValueError(f"expected {self.positions} records, got {len(records)}; pass one per window position")
@@ -101,7 +106,11 @@ class FeatureSpec:
     def masses(self, records: Sequence[Record], table: torch.Tensor | None) -> torch.Tensor | None:
         """Log of each class's probability at every position, float32 [B, positions * classes]; None without classes.
 
-        table: class of every token id, uint8 [V] (`token_classes.class_table`).
+        Args:
+            records: as for `assemble`.
+            table: class of every token id, uint8 [V] (`token_classes.class_table`).
+
+        Raises ValueError for classes without a table.
         """
         if not self.classes:
             return None
@@ -111,4 +120,5 @@ class FeatureSpec:
         return torch.cat(found, dim=1).clamp_min(MASS_FLOOR).log()
 
     def to_dict(self) -> dict[str, Any]:
+        """The layout as it is stored with the weights."""
         return asdict(self)

@@ -30,9 +30,10 @@ class Evaluator(torch.nn.Module):
     Args:
         spec: what the inputs are.
         hidden: width h.
+        provenance: what it was trained on; `provenance["model"]` names the model it is for.
         token_class: class of every token id, uint8 [V]; needed if the spec counts classes. It belongs to a tokenizer.
 
-    `provenance` says what it was trained on; `provenance["model"]` names the target model.
+    Raises TypeError or ValueError naming the argument.
     """
 
     mean: torch.Tensor
@@ -108,7 +109,15 @@ class Evaluator(torch.nn.Module):
         return [self.mean, self.scale, *(t for layer in layers for t in (layer.weight, layer.bias))]
 
     def for_tokenizer(self, tokenizer: Any, vocab_size: int) -> Evaluator:
-        """The same network with token classes of another tokenizer, to be tried on another model."""
+        """The same network with token classes of another tokenizer, to be tried on another model.
+
+        Args:
+            tokenizer: of that model.
+            vocab_size: number of its logits.
+
+        Returns:
+            A new evaluator in eval mode, which no gradient reaches; this one is left as it is.
+        """
         table = class_table(tokenizer, vocab_size, self.spec.line_ends) if self.spec.classes else None
         other = Evaluator(self.spec, self.hidden, self.provenance, table)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
