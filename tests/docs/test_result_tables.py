@@ -35,6 +35,14 @@ def test_markers_become_tables(kind: str, name: str) -> None:
     assert "nan" not in made.lower().split()
 
 
+def test_every_comment_is_a_marker() -> None:
+    """A misspelt one would stay a comment, and its table would be missing without a word."""
+    known = re.compile(r"(table|report): .*|commands|operators")
+    for page in PAGES:
+        for said in re.findall(r"<!--(.*?)-->", page.read_text(encoding="utf-8"), re.DOTALL):
+            assert known.fullmatch(said.strip()), f"{page.name}: {said}"
+
+
 def test_every_table_and_every_result_is_shown() -> None:
     shown = {name.split()[0] for kind, name in markers() if kind == "table"}
     assert shown >= set(TABLES)
