@@ -62,8 +62,9 @@ def gamma_tails(sums: np.ndarray, counts: np.ndarray) -> Tails:
 
 
 def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
-    """What other systems report of green lists: the z-score and its normal tail (1 where nothing counted).
+    """What other systems report of `hits` green tokens among `counts` (both [N]): z-score and normal tail.
 
+    The p-value is 1 where nothing counted. gamma: green share under the null.
     transformers 5.17 printed 1 - (1 + sign(z) (1 - exp(-2 z^2 / pi))) / 2 instead, which is no tail of its z.
     """
     counts = np.asarray(counts, dtype=np.float64)
@@ -74,7 +75,17 @@ def normal_tails(hits: np.ndarray, counts: np.ndarray, gamma: float) -> Tails:
 def tails(
     watermark: Watermark, scores: np.ndarray, counts: np.ndarray, mode: str = "exact", mid_p: bool = False
 ) -> Tails:
-    """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N]."""
+    """z-scores and p-values of texts whose `counts` [N] pieces of evidence sum to `scores` [N].
+
+    Args:
+        watermark: its kind and parameters say which distribution unmarked text has; see the module.
+        scores: float64 [N].
+        counts: int64 [N].
+        mode: "exact", or "compat" for what the other system of the format computes.
+        mid_p: see `binomial_tails`; races ignore it, as their scores are continuous.
+
+    Raises ValueError for mid_p with SynthID's weighted means.
+    """
     if isinstance(watermark, GreenList):
         if mode == "compat" and watermark.compat_tail == "normal":
             return normal_tails(scores, counts, watermark.gamma)
@@ -87,7 +98,10 @@ def tails(
 
 
 def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mid_p: bool = False) -> Tails:
-    """`scores` [N] sum the (weighted) mean bits of `counts` tokens: a binomial of all bits, or a weighted one."""
+    """Tails of SynthID: `scores` [N] sum the (weighted) mean bits of `counts` [N] tokens.
+
+    A binomial of all bits for the plain mean, a weighted one else; see `tails`.
+    """
     scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
     weights, fraction = watermark.layer_weights, watermark.bit_fraction
     totals = np.rint(scores * weights.sum())
@@ -133,6 +147,7 @@ def fewest_for(watermark: Watermark, fpr: float) -> int:
 def holm(p_values: Sequence[float] | np.ndarray, shares: np.ndarray | None = None) -> np.ndarray:
     """Holm-corrected p-values float64 [m], in the order given; each at most 1.
 
+    p_values: [m], of the single tests.
     shares: float64 [m] > 0 that sum to 1, how the level is split among the tests (Holm 1979, section 3); None = evenly,
         which equals statsmodels' multipletests(method="holm").
 

@@ -1,8 +1,8 @@
 """This library's docstrings as the reader of Google style wants them.
 
 Two habits of the code save lines there and would be lost on a page. Names that share a text stand together ("top_k,
-top_p: as in transformers"); here each gets the text. And a class says what its fields are without a heading; here they
-come under "Attributes:".
+top_p: as in transformers"); here each gets the text. And fields of a class or arguments of a short function are named
+without a heading; here they come under "Attributes:" or "Args:".
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable
 
 NAME = r"\w+(?: \[[^\]]*\])?"  # with its shape, where it stands there
-NAMES = re.compile(rf"^( *)({NAME}(?:, {NAME})+): (.*)$")
-FIELDS = re.compile(r"^(\w+(?:, \w+)*): ")
-BESIDE = re.compile(r"([.;]) (\w+): ")  # a field after another on one line
+NAMES = re.compile(rf"^( *)({NAME}(?:, {NAME})*): (.*)$")
+FIELDS = re.compile(rf"^({NAME}(?:, {NAME})*): ")
+BESIDE = re.compile(rf"([.;]) ({NAME}(?:, {NAME})*): ")  # a name after another on one line
+SENTENCE = re.compile(r"(Raises|Returns|Deterministic)\b")  # after the last name, without an empty line
+INDENT = " " * 4  # of the entries of a section
 SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields):$", re.MULTILINE)
 
 
@@ -34,24 +36,37 @@ def split_names(text: str) -> str:
     return "\n".join(out)
 
 
-def with_attributes(text: str, names: Iterable[str]) -> str:
-    """The docstring of a class with its paragraph of fields, "name: what it is" a line, under "Attributes:"."""
+def with_section(text: str, names: Iterable[str], heading: str) -> str:
+    """A docstring whose lines "name: what it is" stand under a heading, "Attributes:" or "Args:", each on a line."""
     known = set(names)
     if SECTION.search(text):
-        return text
-    paragraphs = text.split("\n\n")
-    for i, paragraph in enumerate(paragraphs):
-        found = FIELDS.match(paragraph)
-        if found and known.issuperset(found[1].split(", ")):
-            indented = "\n".join(f"    {line}" for line in _entries(paragraph, known))
-            paragraphs[i] = f"Attributes:\n{indented}"
-    return "\n\n".join(paragraphs)
+        return "\n".join(
+            _apart(line, known, " " * 4) if line.startswith(" " * 4) else line for line in text.split("\n")
+        )
+    return "\n\n".join(_under(paragraph, known, heading) for paragraph in text.split("\n\n"))
 
 
-def _entries(paragraph: str, known: set[str]) -> Iterable[str]:
-    """The lines of a paragraph of fields, one field each; what goes on from the line before is indented."""
-    apart = BESIDE.sub(lambda m: f"{m[1]}\n{m[2]}: " if m[2] in known else m[0], paragraph)
-    for line in apart.split("\n"):
-        found = FIELDS.match(line)
-        begins = found is not None and known.issuperset(found[1].split(", "))
-        yield line if begins else f"    {line.strip()}"
+def _apart(text: str, known: set[str], indent: str) -> str:
+    """A line break before names that stand behind another's text."""
+    return BESIDE.sub(lambda m: f"{m[1]}\n{indent}{m[2]}: " if _known(m[2], known) else m[0], text)
+
+
+def _under(paragraph: str, known: set[str], heading: str) -> str:
+    """A paragraph with its names under the heading; what comes before the first name and after the last stays."""
+    lines = _apart(paragraph, known, "").split("\n")
+    first = next((i for i, line in enumerate(lines) if _begins(line, known)), None)
+    if first is None:
+        return paragraph
+    last = next((i for i in range(first, len(lines)) if SENTENCE.match(lines[i])), len(lines))
+    entries = [f"    {line}" if _begins(line, known) else f"        {line.strip()}" for line in lines[first:last]]
+    parts = ["\n".join(lines[:first]), "\n".join([heading, *entries]), "\n".join(lines[last:])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _begins(line: str, known: set[str]) -> bool:
+    found = FIELDS.match(line)
+    return found is not None and _known(found[1], known)
+
+
+def _known(names: str, known: set[str]) -> bool:
+    return known.issuperset(name.split(" ")[0] for name in re.findall(NAME, names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from addresses import fetches
 from command_line import command_line
-from docstring_text import split_names, with_attributes
+from docstring_text import split_names, with_section
 from operators import operators
 
 FETCHING = """<link rel="canonical" href="https://a.example/"><link rel="stylesheet" href="https://b.example/x.css">
@@ -47,9 +47,17 @@ def test_names_keep_their_shapes() -> None:
 
 def test_fields_come_under_attributes() -> None:
     text = "A thing.\n\na, b: two, and\ngoing on. c: three.\nd: four; e: not a field.\n\nSaid: no field."
-    assert with_attributes(text, ["a", "b", "c", "d"]) == (
+    assert with_section(text, ["a", "b", "c", "d"], "Attributes:") == (
         "A thing.\n\nAttributes:\n    a, b: two, and\n        going on.\n    c: three.\n    d: four; e: not a field."
         "\n\nSaid: no field."
     )
-    assert with_attributes("A thing.\n\nArgs:\n    a: one.", ["a"]) == "A thing.\n\nArgs:\n    a: one."
-    assert with_attributes(text, ["a"]) == text, "a sentence with a colon is no field"
+    given = "A thing.\n\nArgs:\n    a: one. b, c [n]: two.\n    d: three. e: no name."
+    assert with_section(given, ["a", "b", "c", "d"], "Args:") == given.replace(". b,", ".\n    b,")
+    assert with_section(text, ["a"], "Args:") == text, "a sentence with a colon is no field"
+
+
+def test_arguments_stand_between_sentences() -> None:
+    text = "Do it.\n\nOf what is given.\nmuch [n]: how\n    often.\nRaises ValueError for none."
+    assert with_section(text, ["much"], "Args:") == (
+        "Do it.\n\nOf what is given.\n\nArgs:\n    much [n]: how\n        often.\n\nRaises ValueError for none."
+    )
