@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -152,3 +153,10 @@ def test_every_reference_of_an_operator_is_shown() -> None:
     shown = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
     files = [*(ROOT / "triton_kernels").glob("*_ref.py"), *(ROOT / "caw" / "ops_ref").glob("*_ref.py")]
     assert files and not [file.name for file in files if f".{file.stem}\n" not in shown]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda page: page.stem)
+def test_what_has_a_reference_is_there(page: Path) -> None:
+    for shown in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        name = shown.replace("triton_kernels.", "caw.triton_kernels.") if shown.startswith("triton") else shown
+        assert pkgutil.resolve_name(name) is not None
