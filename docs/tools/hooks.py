@@ -1,8 +1,14 @@
 """What mkdocs runs while it builds the site: measured tables, reports and the command line, written into the pages.
 
-A line `<!-- table: NAME -->` of a page becomes the table NAME of `result_tables`, `<!-- report: RUN -->` the report of
-a published run, `<!-- commands -->` every command with its options,
-`<!-- operators -->` every operator. Figures beside the results are at `figures/`.
+A line of a page is replaced where it is one of these:
+
+    <!-- table: NAME -->         a table of `result_tables`
+    <!-- report: RUN -->         the report of a published run
+    <!-- commands -->            every command with its options
+    <!-- operators -->           every operator with its schema
+    <!-- references: FOLDER -->  the references of operators
+
+Figures beside the results are at `figures/`.
 """
 
 from __future__ import annotations
@@ -15,10 +21,10 @@ from addresses import fetches
 from command_line import command_line
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
-from operators import operators
+from operators import operators, references
 from result_tables import RESULTS, report, table
 
-MARKER = re.compile(r"^<!-- (table|report|commands|operators):? ?(.*?) -->$", re.MULTILINE)
+MARKER = re.compile(r"^<!-- (table|report|commands|operators|references):? ?(.*?) -->$", re.MULTILINE)
 # as the sources link them, so that they are shown there as well
 FIGURE = re.compile(r"\]\((?:\.\./)+benchmarks/results/([^)]+\.svg)\)")
 MAKERS = {
@@ -26,6 +32,7 @@ MAKERS = {
     "report": report,
     "commands": lambda name: command_line(),
     "operators": lambda name: operators(),
+    "references": references,
 }
 
 

@@ -1,10 +1,15 @@
-"""Every operator of the library with its schema, as Markdown, from what torch has registered."""
+"""Every operator of the library as Markdown: its schema, from what torch has registered, and its reference."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 
 from caw import ops
+
+ROOT = Path(__file__).resolve().parents[2]
+ON_ANOTHER_PAGE = {"ladder_ref", "prf_ref"}  # api/watermarks.md
 
 
 def operators() -> str:
@@ -14,3 +19,12 @@ def operators() -> str:
             for name, op in found.items()]  # fmt: skip
     lines = [f"| `{name}` | `{schema}` | {'yes' if cuda else ''} |" for name, schema, cuda in rows]
     return "\n".join(["| operator | schema | CUDA |", "| --- | --- | --- |", *lines])
+
+
+def references(folder: str) -> str:
+    """What mkdocstrings shall show of every reference in a folder."""
+    files = sorted((ROOT / folder).glob("*_ref.py"))
+    if not files:
+        raise ValueError(f"no reference in {folder}")
+    names = [f"{folder.replace('/', '.')}.{file.stem}" for file in files if file.stem not in ON_ANOTHER_PAGE]
+    return "\n\n".join(f"::: {name}\n    options: {{heading_level: 3}}" for name in names)

@@ -37,7 +37,7 @@ def test_markers_become_tables(kind: str, name: str) -> None:
 
 def test_every_comment_is_a_marker() -> None:
     """A misspelt one would stay a comment, and its table would be missing without a word."""
-    known = re.compile(r"(table|report): .*|commands|operators")
+    known = re.compile(r"(table|report|references): .*|commands|operators")
     for page in PAGES:
         for said in re.findall(r"<!--(.*?)-->", page.read_text(encoding="utf-8"), re.DOTALL):
             assert known.fullmatch(said.strip()), f"{page.name}: {said}"

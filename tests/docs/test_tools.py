@@ -5,7 +5,7 @@ from __future__ import annotations
 from addresses import fetches
 from command_line import command_line
 from docstring_text import split_names, with_section
-from operators import operators
+from operators import operators, references
 
 FETCHING = """<link rel="canonical" href="https://a.example/"><link rel="stylesheet" href="https://b.example/x.css">
 <script src="//c.example/x.js"></script><img src="figures/d.svg"><a href="https://e.example">a link waits</a>"""
@@ -29,6 +29,11 @@ def test_operators_have_their_schemas() -> None:
     rows = {line.split("`")[1]: line for line in operators().splitlines()[2:]}
     assert "-> (Tensor, Tensor, Tensor, Tensor)` | yes |" in rows["topk_softmax"]
     assert "Tensor(a!) store" in rows["commit_kv"] and rows["small_linear"].endswith("|  |")
+
+
+def test_references_are_found() -> None:
+    assert "::: triton_kernels.topk_softmax_ref\n" in references("triton_kernels")
+    assert "::: caw.ops_ref.decoder_layer_ref\n" in references("caw/ops_ref")
 
 
 def test_names_that_share_a_text_get_it_each() -> None:
