@@ -13,6 +13,7 @@ import caw
 from caw.evaluation.config import CellPlan
 from caw.evaluation.config_file import config_of, parse_config, read_config
 from caw.evaluation.store import comparable
+from caw.settings import Settings
 
 BASE: dict[str, Any] = {
     "output": "runs/x",
@@ -137,6 +138,11 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("runs", "some", "runs must be all or a list"),
         ("keys", 0, "keys must be an integer in .1,"),
         ("generation", {"max_new_tokens": 0}, "generation.max_new_tokens must be"),
+        ("generation", {"min_new_tokens": 201}, r"generation.min_new_tokens must be an integer in \[0, 200\], got 201"),
+        ("generation", {"temperature": 0}, r"generation.temperature must be a number in \[1e-06, 10000\], got 0"),
+        ("generation", {"top_p": 0}, r"generation.top_p must be in \(0, 1\], got 0"),
+        ("generation", {"chat": 1}, "generation.chat must be True or False, got 1"),
+        ("generation", {"slots": 4}, "generation has an unknown field 'slots'; known: max_new_tokens, min_new_tokens"),
         ("generation", {"mark_eos": "no"}, "generation.mark_eos must be True, False or None, got 'no'"),
         ("generation", {"tokens": 5}, "generation has an unknown field 'tokens'; known: max_new_tokens"),
     ],
@@ -192,3 +198,9 @@ def test_cells_from_before_were_made_with_the_defaults_of_then() -> None:
     assert silent == {"kind": "capacity", "theta": 0.5, "beta": 1.0}
     entropy = {"policy_parameters": {"kind": "entropy", "threshold": 0.9}}
     assert comparable(entropy)["policy_parameters"] == {"kind": "entropy", "nats": 0.9}
+
+
+def test_generation_is_the_librarys_settings_with_a_batch_of_its_own() -> None:
+    assert config_of(BASE).generation == Settings(batch_size=8)
+    given = {"max_new_tokens": 50, "do_sample": True, "temperature": 0.7, "batch_size": 3}
+    assert config_of({**BASE, "generation": given}).generation == Settings(**given)
