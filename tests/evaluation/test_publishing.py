@@ -1,16 +1,20 @@
-"""Committed results: every table is made again from what is committed, digit by digit, and they stay small."""
+"""Published copies: they hold no texts; committed ones stay small and give every table again, digit by digit."""
 
 from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from evaluation.small_run import content_of
+from evaluation.tiny_run import CELLS, runner, texts
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.evaluation.publishing import Published
+from caw.evaluation.publishing import Published, publish
 from caw.evaluation.report.data import read_report_data
 from caw.evaluation.report.document import markdown, sections
 from caw.evaluation.results import Results
@@ -102,3 +106,24 @@ def test_lengths_are_read_from_committed_scores(monkeypatch: pytest.MonkeyPatch)
     assert {policy: len(scores) for policy, scores in found.items()} == dict.fromkeys(
         ("soft.0", "mid.0", "hard.0", "hard+entropy.0", "hard+caw.0", "hard+cot.0"), 150
     )
+
+
+def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    work = runner(made, whole)
+    assert publish(work.scorer, work.config.plan(), tmp_path / "p") == 9 * len(CELLS)
+    names = {path.name for path in (tmp_path / "p").iterdir()}
+    assert names == {"answers.jsonl.xz", "scores.jsonl.xz", "cells.json", "config.yaml", "results.json"}
+    content = content_of(tmp_path / "p")
+    for found in texts(whole).values():
+        assert not any(text and json.dumps(text)[1:-1] in content for text in found.values())
+    assert "the sky is blue" not in content and "small text" not in content
+    [line, *_] = read_lines(tmp_path / "p" / "answers.jsonl")
+    assert line.keys() == {
+        "cell", "id", "answer", "extraction", "correct", "finish_reason", "tokens", "marked", "changed"
+    }  # fmt: skip
+    copy = Published(tmp_path / "p")
+    assert copy.plans() == [replace(plan, count=None) for plan in dict.fromkeys(work.config.plan())]
+    assert Results(copy, copy.plans()).as_dict() == Results(work.scorer, work.config.plan()).as_dict()
+    assert (tmp_path / "p" / "config.yaml").read_text() == (whole / "config.yaml").read_text()
+    with pytest.raises(ValueError, match="another folder"):
+        publish(work.scorer, work.config.plan(), whole)

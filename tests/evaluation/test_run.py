@@ -1,87 +1,21 @@
-"""A whole run on a tiny random model: killed, shared between processes, scored, published; and nothing twice."""
+"""A whole run on a tiny random model: shared between processes, scored, and nothing twice."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
-from evaluation.small_run import content_of
-from tiny import save_tiny
-from typer.testing import CliRunner
+from evaluation.tiny_run import CELLS, runner, texts
 
-from caw.cli import app
 from caw.evaluation.attacks.attacker import Attacker
-from caw.evaluation.config import Config
-from caw.evaluation.config_file import config_of
-from caw.evaluation.publishing import Published
-from caw.evaluation.results import Results
-from caw.evaluation.run import Runner, Shard
+from caw.evaluation.run import Shard
 from caw.evaluation.store import Store
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.io.json_files import read_lines
-
-CELLS = ["tiny.mine.none", *(f"tiny.mine.kgw.{policy}.{key}" for key in (0, 1) for policy in ("soft", "hard", "caw"))]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A config as a mapping: a tiny model, an evaluator, nine questions."""
-    folder = tmp_path_factory.mktemp("run")
-    save_tiny(folder / "model")
-    torch.manual_seed(3)
-    Evaluator(FeatureSpec(), hidden=8).save(folder / "tiny.safetensors")
-    rows = [{"prompt": f"small text {i}, a", "answer": "a", "person": "the sky is blue"} for i in range(9)]
-    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {
-        "output": str(folder / "unused"),
-        "models": {
-            "tiny": {
-                "source": str(folder / "model"), "evaluator": str(folder / "tiny.safetensors"), "dtype": "float32",
-            }
-        },
-        "tasks": {
-            "mine": {
-                "kind": "jsonl", "path": str(folder / "mine.jsonl"), "grade": "contains", "reference": "person",
-            }
-        },
-        "watermarks": {"kgw": {"gamma": 0.5}},
-        "policies": {
-            "soft": {"kind": "fixed", "delta": 1.0},
-            "hard": {"kind": "fixed", "delta": 20.0},
-            "caw": {"kind": "capacity", "theta": 1.0, "delta": 20.0},
-        },
-        "keys": 2,
-        "generation": {"max_new_tokens": 12, "batch_size": 3},
-    }  # fmt: skip
-
-
-def runner(made: dict[str, Any], folder: Path, **options: Any) -> Runner:
-    config: Config = config_of({**made, "output": str(folder)})
-    return Runner(config, Store(folder), say=lambda line: None, progress=False, command="test", **options)
-
-
-def texts(folder: Path) -> dict[str, dict[str, str]]:
-    return {cell.name: {g.id: g.text for g in cell.read()} for cell in Store(folder).cells()}
-
-
-@pytest.fixture(scope="module")
-def whole(made: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    work = runner(made, folder)
-    assert work.run() == 9 * len(CELLS)
-    work.score()
-    return folder
 
 
 def test_every_cell_has_every_question_and_says_how_it_was_made(whole: Path) -> None:
@@ -152,19 +86,6 @@ def test_a_run_whose_lines_hold_an_id_twice_is_refused(made: dict[str, Any], tmp
     path.write_bytes(path.read_bytes() * 2)
     with pytest.raises(ValueError, match="must hold each id once"):
         runner(made, tmp_path, only=(name,)).run()
-
-
-def test_a_run_does_not_replace_what_it_reads(made: dict[str, Any], tmp_path: Path) -> None:
-    """Questions by the name of a result: the run would end by writing over them."""
-    questions, folder = tmp_path / "mine.jsonl", tmp_path / "run"
-    questions.write_bytes(Path(made["tasks"]["mine"]["path"]).read_bytes())
-    folder.mkdir()
-    (folder / "scores.jsonl").hardlink_to(questions)
-    config = {**made, "tasks": {"mine": {**made["tasks"]["mine"], "path": str(questions)}}, "output": str(folder)}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    result = CliRunner().invoke(app, ["evaluate", "run", "--config", str(tmp_path / "config.yaml"), "--limit", "1"])
-    assert result.exit_code == 2 and "must be another file than tasks.mine" in result.stderr
-    assert os.listdir(folder) == ["scores.jsonl"]
 
 
 def test_scores_and_results(whole: Path) -> None:
@@ -337,112 +258,3 @@ def test_a_model_runs_out_of_room(made: dict[str, Any], tmp_path: Path) -> None:
     assert first.finish_reason == "error" and first.error and first.answer is None and not first.correct
     row = next(r for r in Store(tmp_path / "out").results["rows"] if r["policy"] == "none")
     assert row["errors"] == 1 and row["unparsed"] >= 1 and row["n"] == 2
-
-
-def command(made: dict[str, Any], folder: Path, *options: str) -> list[str]:
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({**made, "output": str(folder / "out")}, sort_keys=False))
-    return [sys.executable, "-m", "caw.cli", "evaluate", "run", "--config", str(path), "--threads", "1", *options]
-
-
-@pytest.mark.slow(seconds=20)
-def test_killed_at_any_moment_nothing_is_lost_or_doubled(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
-    """SIGKILL after the first lines, and again; then to the end. Finished lines stay as they were."""
-    out, kept = tmp_path / "out", dict[str, dict[str, str]]()
-    for _ in range(2):
-        before = sum(map(len, kept.values()))
-        process = subprocess.Popen(command(made, tmp_path), stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 300
-        while sum(map(len, texts(out).values())) < before + 4 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        now = texts(out)
-        assert all(now[cell].items() >= found.items() for cell, found in kept.items())
-        kept = now
-    assert 0 < sum(map(len, kept.values())) < 9 * len(CELLS)
-    last = invoke(*command(made, tmp_path)[5:])
-    assert last.exit_code == 0, last.output
-    assert texts(out) == texts(whole)
-    assert Store(out).results["comparisons"] == Store(whole).results["comparisons"]
-
-
-@pytest.mark.slow(seconds=25)
-def test_two_processes_at_once_as_torchrun_starts_them(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            command(made, tmp_path), env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.DEVNULL
-        )
-        for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=500) for process in processes] == [0, 0]
-    assert texts(tmp_path / "out") == texts(whole)
-    assert Store(tmp_path / "out").results["comparisons"] == Store(whole).results["comparisons"]
-
-
-def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["evaluate", "run", *arguments])
-
-
-def test_command_line(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAW_KEY", "correct horse battery staple")
-    config = command(made, tmp_path)[6]
-    result = invoke(
-        "-c", config, "--limit", "2", "--only", "*.none", "--only", "*.soft.0", "--publish", str(tmp_path / "p")
-    )
-    assert result.exit_code == 0, result.output
-    assert "4 new texts" in result.output and "published 4 answers" in result.output
-    again = invoke("-c", config, "--scores-only", "--only", "*.soft.0")
-    assert again.exit_code == 0 and "0 new texts" in again.output
-    store = Store(tmp_path / "out")
-    record = store.run(store.cell("tiny.mine.kgw.soft.0").read()[0].run)
-    assert (record["seed"], record["keys_from"]) == (0, "CAW_KEY")
-    assert (store.path / "configs" / f"{record['config']}.yaml").read_text() == Path(config).read_text()
-    everything = content_of(tmp_path)
-    number = str(config_of(made).key(0))
-    assert "correct horse" not in everything and number not in everything
-
-
-def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_path: Path) -> None:
-    from caw.evaluation.publishing import publish
-
-    work = runner(made, whole)
-    assert publish(work.scorer, work.config.plan(), tmp_path / "p") == 9 * len(CELLS)
-    names = {path.name for path in (tmp_path / "p").iterdir()}
-    assert names == {"answers.jsonl.xz", "scores.jsonl.xz", "cells.json", "config.yaml", "results.json"}
-    content = content_of(tmp_path / "p")
-    for found in texts(whole).values():
-        assert not any(text and json.dumps(text)[1:-1] in content for text in found.values())
-    assert "the sky is blue" not in content and "small text" not in content
-    [line, *_] = read_lines(tmp_path / "p" / "answers.jsonl")
-    assert line.keys() == {
-        "cell", "id", "answer", "extraction", "correct", "finish_reason", "tokens", "marked", "changed"
-    }  # fmt: skip
-    copy = Published(tmp_path / "p")
-    assert copy.plans() == [replace(plan, count=None) for plan in dict.fromkeys(work.config.plan())]
-    assert Results(copy, copy.plans()).as_dict() == Results(work.scorer, work.config.plan()).as_dict()
-    assert (tmp_path / "p" / "config.yaml").read_text() == (whole / "config.yaml").read_text()
-    with pytest.raises(ValueError, match="another folder"):
-        publish(work.scorer, work.config.plan(), whole)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--rank", "2", "--world-size", "2"], "rank must be in [0, world size)"),
-        (["--only", "nothing"], "--only must match a cell"),
-        (["-o", "FILE"], "is a file"),
-    ],
-)
-def test_bad_usage(made: dict[str, Any], tmp_path: Path, options: list[str], message: str) -> None:
-    config = command(made, tmp_path)[6]
-    (tmp_path / "file").write_text("")
-    result = invoke("-c", config, *(str(tmp_path / "file") if part == "FILE" else part for part in options))
-    assert result.exit_code == 2 and message in result.output
-
-
-def test_bad_config_files(tmp_path: Path) -> None:
-    assert invoke("-c", str(tmp_path / "none.yaml")).exit_code == 2
-    (tmp_path / "x.yaml").write_text("output: x\nmodels: {}\ntasks: {other: {}}\n")
-    result = invoke("-c", str(tmp_path / "x.yaml"))
-    assert result.exit_code == 2 and "gsm8k, mmlu, jsonl" in result.output
