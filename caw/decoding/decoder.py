@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,11 +20,10 @@ from caw.decoding.plan import Plan
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
 from caw.decoding.request import Request
-from caw.decoding.row_marks import RowMarks
 from caw.decoding.sequence import ActiveSequence
-from caw.decoding.sharing import shared_beginning
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
+from caw.decoding.waiting import Waiting
 from caw.forking import survive_forks
 from caw.models.eval_mode import EvalMode
 
@@ -44,7 +42,7 @@ class Decoder:
     """
 
     def __init__(self, model: Any, plan: Plan, report: Callable[[str], None] | None = None) -> None:
-        self.model, self.plan, self.report, self.shared = model, plan, report, 0
+        self.model, self.plan, self.report, self.waiting = model, plan, report, Waiting(plan)
         facts = plan.facts
         if plan.prompt_cache is not None:
             plan.prompt_cache.bind(model, facts.device, plan.spare_memory)
@@ -63,31 +61,27 @@ class Decoder:
             plan.batch, facts.vocab_size, plan.history, window, room, facts.device, plan.limits.ends
         )
         self.rows: list[Row] = [None] * plan.batch
-        self.marks = RowMarks(plan.watermark)
 
     def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:
-        """Decode every request; yields sequences as they finish.
+        """Decode every request; yields sequences as they finish. More may join meanwhile: `waiting.add`.
 
-        Raises ValueError at once for a request beyond the plan's limits or with a key that the watermark cannot have,
-        and RuntimeError if the model was given another dtype or device between plan and first result.
+        Raises ValueError at once for a request that the plan does not allow or with a key that the watermark cannot
+        have, and RuntimeError if the model was given another dtype or device between plan and first result.
         """
         for request in requests:
-            self.plan.limits.check(request.row, self.plan.facts.ends)
-            self.marks.under(request.row.key)
-        return self._run(requests, on_token)
+            self.waiting.add(request)
+        return self._run(on_token)
 
     @torch.inference_mode()
-    def _run(self, requests: Sequence[Request], on_token: StopCheck | None) -> Iterator[ActiveSequence]:
+    def _run(self, on_token: StopCheck | None) -> Iterator[ActiveSequence]:
         self.plan.facts.check_unchanged(self.model)
         survive_forks()
-        prompts = [request.ids for request in requests]
-        self.shared = 0 if self.plan.limit is not None else shared_beginning(prompts, self.plan.reach)
-        waiting = deque(enumerate(requests))
+        self.waiting.begin()
         steps = self.steps()
         try:
             while True:
                 with self.lock, self._on_device(), self.mode, self.attention, self.linears:
-                    self._refill(waiting)
+                    self._refill()
                     if all(row is None for row in self.rows):
                         return
                     self._read_again()
@@ -95,7 +89,7 @@ class Decoder:
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
                 lacking = max((row.lacking for row in self.rows if row is not None), default=0)
-                if not waiting and not self.plan.keep_rows and steps.may_shrink(lacking):
+                if not self.waiting and not self.plan.keep_rows and steps.may_shrink(lacking):
                     self._shrink()
         finally:
             steps.close()
@@ -112,16 +106,17 @@ class Decoder:
         device = self.plan.facts.device
         return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
-    def _refill(self, waiting: deque[tuple[int, Request]]) -> None:
+    def _refill(self) -> None:
         """Prefill waiting prompts into empty rows."""
         plan, facts = self.plan, self.plan.facts
-        free = [number for number, row in enumerate(self.rows) if row is None][: len(waiting)]
-        if not free:
+        free = [number for number, row in enumerate(self.rows) if row is None]
+        next_ones = self.waiting.take(len(free))
+        if not next_ones:
             return
-        indices, chosen = zip(*(waiting.popleft() for _ in free), strict=True)
+        free, (indices, chosen) = free[: len(next_ones)], zip(*next_ones, strict=True)
         prompts, settings = [request.ids for request in chosen], [request.row for request in chosen]
         logits, records = prefill(
-            self.model, self.cache, free, prompts, plan.history, self.shared, plan.prompt_cache,
+            self.model, self.cache, free, prompts, plan.history, self.waiting.shared, plan.prompt_cache,
             whole=plan.limit is not None,
         )  # fmt: skip
         places = torch.tensor(free, device=facts.device)
@@ -129,7 +124,7 @@ class Decoder:
         budgets = torch.tensor([request.budget for request in chosen], device=facts.device)
         ends = [row.ends_of(facts.ends, facts.vocab_size) for row in settings]
         self.state.start(places, logits, records, streams, budgets)
-        self.state.rows.start(places, settings, ends, [self.marks.under(row.key) for row in settings])
+        self.state.rows.start(places, settings, ends, [self.waiting.marks.under(row.key) for row in settings])
         if plan.watermark is not None and plan.watermark.reads_prompt:
             self.state.set_prompts(places, prompts)
         for number, *row in zip(free, indices, chosen, ends, strict=True):

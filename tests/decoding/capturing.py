@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,8 +49,10 @@ def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
     """Put prompts into the free slots."""
     row = RowSettings.of(decoder.plan.settings)
     requests = requests_for(prompts, [row.max_new_tokens] * len(prompts), [row] * len(prompts))
+    for request in requests:
+        decoder.waiting.add(request)
     with torch.inference_mode(), decoder.attention:
-        decoder._refill(deque(enumerate(requests)))
+        decoder._refill()
 
 
 def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:

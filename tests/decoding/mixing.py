@@ -1,0 +1,62 @@
+"""Texts that differ in all that the texts of one batch may differ in, together and each alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from decoding.architectures import prompt
+from decoding.running import Run, run
+
+import caw
+from caw.decoding.row_settings import RowSettings
+from caw.testing import assert_close
+
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(12, 3), prompt(4, 1), prompt(7, 5)]
+SAMPLED = {"do_sample": True, "temperature": 1.2, "top_k": 60, "top_p": 0.9, "seed": 11}
+ROWS = [
+    RowSettings(max_new_tokens=14),
+    RowSettings(max_new_tokens=14, key=2**62 + 12345, **SAMPLED),
+    RowSettings(max_new_tokens=5, do_sample=True, seed=2**64 - 1, strength_factor=0.5),
+    RowSettings(max_new_tokens=14, do_sample=True, temperature=0.8, top_p=0.7, strength_factor=0.0),
+    RowSettings(max_new_tokens=11, do_sample=True, top_k=5, seed=11, strength_factor=1.25, key="other"),
+    RowSettings(max_new_tokens=14, strength_factor=0.3, key=2**62 + 12345),
+]
+FOREIGN = {
+    "transformers": caw.KGW(key=15485863, delta=3.0, format="transformers"),
+    "tested": caw.KGW(key=7, delta=3.0, seeding="selfhash", format="lm-watermarking"),
+    "markllm": caw.Unigram(key=5, delta=2.0, format="markllm"),
+    "sbw": caw.KGW(key=5, delta=2.0, gamma=0.5, format="sbw"),
+    "markllm race": caw.EXP(key=9, format="markllm", top_k=12),
+    "synthid": caw.SynthID(key=3, depth=6, sampling_table_size=1 << 12),
+}
+
+
+def rows_for(watermark: Any, rows: list[RowSettings]) -> list[RowSettings]:
+    """Without a watermark nobody brings a key."""
+    return rows if watermark is not None else [dataclasses.replace(row, key=None) for row in rows]
+
+
+def texts(done: Run) -> list[tuple[list[int], str]]:
+    return list(zip(done.tokens, done.reasons, strict=True))
+
+
+def alone(model: Any, rows: list[RowSettings], watermark: Any, policy: Any, **settings: Any) -> Run:
+    """Each text decoded by itself, put together as if it were one run; equal requests do not come in these tests."""
+    runs = [run(model, [p], watermark, policy, rows=[row], **settings) for p, row in zip(PROMPTS, rows, strict=True)]
+    parts = [[getattr(one, name)[0] for one in runs] for name in ("tokens", "reasons", "traces", "errors")]
+    return Run(*parts)  # type: ignore[arg-type]
+
+
+def compare(model: Any, watermark: Any, policy: Any, fixed: bool = False, **settings: Any) -> Run:
+    """All at once, and with three places, so that rows join late in a freed place; the run of each alone."""
+    settings = {"eos_token_ids": (2,), "max_new_tokens": 14, "slots": 2, **settings}
+    rows = rows_for(watermark, settings.pop("rows", ROWS))
+    expected = alone(model, rows, watermark, policy, **settings)
+    for batch in (len(rows), 3):
+        done = run(model, PROMPTS, watermark, policy, rows=rows, batch=batch, fixed=fixed, **settings)
+        assert texts(done) == texts(expected), batch
+        for mixed, single in zip(done.traces, expected.traces, strict=True):
+            assert (mixed.candidates, mixed.choice) == (single.candidates, single.choice)
+            assert_close(mixed.strength, single.strength, "capacity")
+    return expected
