@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.cli import options as opt
-from caw.cli.detect_config import read_candidates
+from caw.cli.detect_config import read_key_list
 from caw.cli.detect_output import Item, result_line, show, show_null_reports, show_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.io.files import check_paths
@@ -34,7 +34,7 @@ TEST, REPORT = "Test", "Reports"
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with the texts: detectors by name (one, or the candidates of --config), and which outputs."""
+    """What to do with the texts: detectors by name (one, or those of --config), and which outputs."""
 
     detectors: dict[str, Detector]
     fpr: float
@@ -111,7 +111,7 @@ def detect(
     - caw detect --tokenizer smollm2-135m essay.txt --fpr 1e-5 --regions --html essay.html
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
     - caw detect --input out.jsonl --field tokens
-    - caw detect --tokenizer smollm2-135m --config candidates.yaml essay.txt
+    - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     """
     with user_errors():
@@ -155,7 +155,7 @@ def _watermarks(config: Path | None, name: str, key: str | None, options: dict[s
         given = [f"--{option}" for option, value in options.items() if value is not None]
         if given:
             raise ValueError(f"--config says everything about the watermarks, got {given[0]} as well; leave it out")
-        return read_candidates(config)
+        return read_key_list(config)
     if name not in WATERMARKS:
         raise ValueError(f"watermark must be one of {', '.join(WATERMARKS)}, got {name!r}; name the one to look for")
     mark = opt.build_watermark(name, key, options)
@@ -178,7 +178,7 @@ def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> 
     if qq is not None and null is None:
         raise ValueError("--qq belongs to --null-report, which is missing; add it")
     if task.only is None and task.html:
-        raise ValueError("--html shows one watermark, got several candidates; leave --config out")
+        raise ValueError("--html shows one watermark, got several; leave --config out")
 
 
 def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task:

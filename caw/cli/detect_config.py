@@ -1,6 +1,6 @@
-"""`caw detect --config`: candidates from a YAML (or JSON) file.
+"""`caw detect --config`: the watermarks to look for, from a YAML (or JSON) file.
 
-candidates:
+watermarks:
   - name: ours
     watermark: kgw              # kgw, unigram, exp
     key_env: CAW_KEY            # the environment variable that holds the key, or `key: ...`
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
 
-def read_candidates(path: Path) -> dict[str, Watermark]:
+def read_key_list(path: Path) -> dict[str, Watermark]:
     """Watermarks by name; ValueError in one sentence, which never holds a key."""
     require("pyyaml", "--config")
     import yaml
@@ -38,19 +38,20 @@ def read_candidates(path: Path) -> dict[str, Watermark]:
     except yaml.YAMLError:
         # what the parser says would quote the file, and with it perhaps a key
         raise ValueError(f"{path} must be a YAML file, it cannot be read; check its indentation and quotes") from None
-    entries = loaded.get("candidates") if isinstance(loaded, dict) else None
+    # `candidates` is the list's earlier name
+    entries = loaded.get("watermarks", loaded.get("candidates")) if isinstance(loaded, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{path} must hold a list `candidates`, found none; see `caw detect --help`")
+        raise ValueError(f"{path} must hold a list `watermarks`, found none; see `caw detect --help`")
     found: dict[str, Watermark] = {}
     for number, entry in enumerate(entries, 1):
-        name, watermark = _candidate(entry, f"{path}, candidate {number}")
+        name, watermark = _named_watermark(entry, f"{path}, watermark {number}")
         if name in found:
-            raise ValueError(f"{path} must name each candidate once, got {name!r} twice; rename one")
+            raise ValueError(f"{path} must name each watermark once, got {name!r} twice; rename one")
         found[name] = watermark
     return found
 
 
-def _candidate(entry: Any, where: str) -> tuple[str, Watermark]:
+def _named_watermark(entry: Any, where: str) -> tuple[str, Watermark]:
     if not isinstance(entry, dict) or not all(isinstance(k, str) for k in entry):
         raise ValueError(f"{where} must be a mapping of names to values, got {type(entry).__name__}; indent it")
     values = dict(entry)

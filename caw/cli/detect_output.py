@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from caw.detection import DetectionResult
-    from caw.detection.key_list import CandidatesResult
+    from caw.detection.key_list import KeyListResult
     from caw.detection.null_rates import NullReport, Rate
     from caw.detection.power import PowerRow
     from caw.detection.regions import Region
 
-    Result = DetectionResult | CandidatesResult
+    Result = DetectionResult | KeyListResult
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Item:
 
 def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
     """What --json prints of one text."""
-    from caw.detection.key_list import CandidatesResult
+    from caw.detection.key_list import KeyListResult
 
-    if isinstance(result, CandidatesResult):
+    if isinstance(result, KeyListResult):
         results = {name: result_line(item, r, scores) for name, r in result.results.items()}
         for line in results.values():
             del line["id"]
@@ -62,7 +62,7 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from caw.detection.key_list import CandidatesResult
+    from caw.detection.key_list import KeyListResult
 
     console = Console()
     if single:
@@ -72,16 +72,16 @@ def show(results: Sequence[tuple[Item, Result]], *, single: bool) -> None:
     if not results:
         return
     first = results[0][1]
-    many = isinstance(first, CandidatesResult)
-    own = [list(r.results.values()) if isinstance(r, CandidatesResult) else [r] for _, r in results]
+    many = isinstance(first, KeyListResult)
+    own = [list(r.results.values()) if isinstance(r, KeyListResult) else [r] for _, r in results]
     payloads = any(one.payload is not None for ones in own for one in ones)
     corrected = many or own[0][0].regions is not None
     columns = ["id", "watermarked", f"{'corrected ' * corrected}p-value"]
-    columns += ["candidate"] if many else [_z_score(own[0][0]), "tokens that count"]
+    columns += ["watermark"] if many else [_z_score(own[0][0]), "tokens that count"]
     table = Table(*columns, *["payload (least sure bit)"] * payloads, "remark")
     for item, result in results:
         verdict = "[green]yes[/]" if result.is_watermarked else "no"
-        cells = _candidate_cells(result) if isinstance(result, CandidatesResult) else _cells(result)
+        cells = _cells_of_many(result) if isinstance(result, KeyListResult) else _cells(result)
         table.add_row(
             Text(visible(str(item.id))), verdict, *cells[: 2 if many else 3], *cells[-2 if payloads else -1 :]
         )
@@ -101,8 +101,8 @@ def _cells(result: DetectionResult) -> list[str]:
     ]  # fmt: skip
 
 
-def _candidate_cells(result: CandidatesResult) -> list[str]:
-    """p-value, names, payloads, remarks of the candidates that matched."""
+def _cells_of_many(result: KeyListResult) -> list[str]:
+    """p-value, names, payloads, remarks of the watermarks that matched."""
     matched = [result.results[name] for name in result.matches]
     one = matched or list(result.results.values())[:1]
     return [
@@ -158,7 +158,7 @@ def _show_one(console: Console, item: Item, result: Result) -> None:
         )
         _show_findings(console, item, result)
         return
-    table = Table("candidate", "key", "p-value", "corrected for all candidates", "watermarked")
+    table = Table("watermark", "key", "p-value", "corrected for all of them", "watermarked")
     for name, one in result.results.items():
         verdict = "[green]yes[/]" if name in result.matches else "no"
         table.add_row(Text(visible(name)), one.key_id, format_p(one.p_value), format_p(result.p_values[name]), verdict)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from caw.cli.detect_config import read_candidates
+from caw.cli.detect_config import read_key_list
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.defaults import THETA
 from caw.io.files import check_paths
@@ -92,7 +92,7 @@ def detection_weights(
         else:
             if input is None or config is None:
                 raise ValueError("expected --input and --config, --like, or --positions, got none; give marked texts")
-            marks = {mark.key_id: mark for mark in read_candidates(config).values()}
+            marks = {mark.key_id: mark for mark in read_key_list(config).values()}
             texts, bad = read_texts(input, field, marks)
             loaded = load_tokenizer(tokenizer)
             with doing("weighing tokens"):

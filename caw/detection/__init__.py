@@ -19,7 +19,7 @@ prefer wide contexts where false alarms are dear.
 """
 
 from caw.detection.detector import Detector, detect
-from caw.detection.key_list import CandidatesResult, detect_any
+from caw.detection.key_list import KeyListResult, detect_any
 from caw.detection.location import locate
 from caw.detection.null_rates import NullReport, null_report, plot_qq
 from caw.detection.power import PowerRow, power_table
@@ -29,9 +29,9 @@ from caw.detection.weight_estimates import estimate_weights
 from caw.detection.weights import TokenWeights
 
 __all__ = [
-    "CandidatesResult",
     "DetectionResult",
     "Detector",
+    "KeyListResult",
     "NullReport",
     "PowerRow",
     "Region",

@@ -1,10 +1,10 @@
 """Several keys and formats at once: which of them, if any, marked a text?
 
-Each candidate is tested by itself; Holm's step-down procedure (Holm 1979) corrects for their number: the chance that an
+Each watermark is tested by itself; Holm's step-down procedure (Holm 1979) corrects for their number: the chance that an
 unmarked text is called marked by any of them stays below the false-positive rate, whatever they have in common.
 
-Where the detectors search for regions, a candidate's p-value is that of its whole family (the text and its windows).
-Its regions are those that pass an even share of the rate, so that the same holds for all regions of all candidates.
+Where the detectors search for regions, a watermark's p-value is that of its whole family (the text and its windows).
+Its regions are those that pass an even share of the rate, so that the same holds for all regions of all watermarks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from caw.io.show import is_p
 
 
 @dataclass(frozen=True)
-class CandidatesResult:
-    """What one text says about several candidates.
+class KeyListResult:
+    """What one text says about several watermarks.
 
-    results: of each candidate, by its name; its p-value is not corrected for the other candidates, but is_watermarked
+    results: of each watermark, by its name; its p-value is not corrected for the others, but is_watermarked
         and the message follow the corrected one. p_values: corrected (Holm), by name.
     matches: names whose corrected p-value is at most fpr, most significant first. message: one sentence for people.
     error: why a text of a list could not be read at all, else empty; see `DetectionResult`.
@@ -44,19 +44,19 @@ class CandidatesResult:
 
 
 def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float = 1e-3) -> Any:
-    """Test texts for several candidates.
+    """Test texts for several watermarks.
 
     Args:
-        text_or_ids: as for `detect`. detectors: a name and a Detector of each candidate; their own fpr is not used.
-        fpr: share of unmarked texts in which any candidate may be found.
+        text_or_ids: as for `detect`. detectors: a name and a Detector of each watermark; their own fpr is not used.
+        fpr: share of unmarked texts in which any watermark may be found.
 
     Returns:
-        One CandidatesResult for a single text, else a list, in order.
+        One KeyListResult for a single text, else a list, in order.
 
-    Raises ValueError for no candidates and an fpr outside (0, 1); TypeError and ValueError as `detect` does.
+    Raises ValueError for no detectors and an fpr outside (0, 1); TypeError and ValueError as `detect` does.
     """
     if not detectors:
-        raise ValueError("expected at least one candidate, got none; name the watermarks to look for")
+        raise ValueError("expected at least one watermark, got none; name the watermarks to look for")
     require_number("fpr", fpr, 0, 1, closed=False)
     items, single = split_input(text_or_ids)
     if single and (complaint := unreadable(items[0], "text 0")):
@@ -70,13 +70,13 @@ def detect_any(text_or_ids: Any, detectors: Mapping[str, Detector], fpr: float =
     return out[0] if single else out
 
 
-def _combine(results: dict[str, DetectionResult], fpr: float) -> CandidatesResult:
+def _combine(results: dict[str, DetectionResult], fpr: float) -> KeyListResult:
     corrected = holm([r.p_value for r in results.values()])
     p_values = dict(zip(results, corrected.tolist(), strict=True))
     matches = tuple(sorted((n for n, p in p_values.items() if p <= fpr), key=lambda n: (p_values[n], n)))
     if error := next((r.error for r in results.values() if r.error), ""):
-        return CandidatesResult(results, p_values, (), fpr, error, error)
-    tried = f"{len(results)} candidate{'s' * (len(results) > 1)} tried, corrected {is_p(min(p_values.values()))}"
+        return KeyListResult(results, p_values, (), fpr, error, error)
+    tried = f"{len(results)} watermark{'s' * (len(results) > 1)} tried, corrected {is_p(min(p_values.values()))}"
     if matches:
         message = f"watermarked with {' and '.join(matches)} at a false-positive rate of {fpr:g} ({tried})"
     else:
@@ -85,7 +85,7 @@ def _combine(results: dict[str, DetectionResult], fpr: float) -> CandidatesResul
         name: _matched(result, len(results)) if name in matches else _unmatched(result, p_values[name], len(results))
         for name, result in results.items()
     }
-    return CandidatesResult(final, p_values, matches, fpr, message)
+    return KeyListResult(final, p_values, matches, fpr, message)
 
 
 def _matched(result: DetectionResult, tried: int) -> DetectionResult:
@@ -98,12 +98,12 @@ def _matched(result: DetectionResult, tried: int) -> DetectionResult:
 
 
 def _unmatched(result: DetectionResult, corrected: float, tried: int) -> DetectionResult:
-    """The result of a candidate that may pass by itself, but not after correction."""
+    """The result of a watermark that may pass by itself, but not after correction."""
     if not result.is_watermarked:
         return result
     message = (
         f"no watermark found at a false-positive rate of {result.fpr:g} ({is_p(corrected)} with the correction for "
-        f"{tried} candidates; by itself it would pass, {is_p(result.p_value)})"
+        f"{tried} watermarks; by itself it would pass, {is_p(result.p_value)})"
     )
     regions = None if result.regions is None else ()
     return replace(

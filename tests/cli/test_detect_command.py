@@ -1,4 +1,4 @@
-"""`caw detect`: candidates, reports, formats and what texts may go through before they are tested."""
+"""`caw detect`: key lists, reports, formats and what texts may go through before they are tested."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import caw
 from caw.cli import app
+from caw.cli.detect_config import read_key_list
 
 KEY = "a key for tests"
 
@@ -45,11 +46,11 @@ def corpus(path: Path, contents: list[Any], field: str = "text") -> str:
     return str(path)
 
 
-def test_candidates_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watermarks_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECOND_KEY", "17")
-    config = tmp_path / "candidates.yaml"
+    config = tmp_path / "keys.yaml"
     config.write_text(
-        "candidates:\n"
+        "watermarks:\n"
         "  - {name: ours, watermark: kgw, key_env: CAW_KEY}\n"
         "  - {name: old, watermark: kgw, key_env: SECOND_KEY}\n"
         "  - {name: partner, key: 15485863, format: transformers, vocab_size: 300}\n"
@@ -63,21 +64,29 @@ def test_candidates_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 BAD_CONFIGS = [
-    ("nothing: 1", "must hold a list `candidates`"),
-    ("candidates: [3]", "must be a mapping"),
-    ("candidates: [{watermark: nil, key: 1}]", "watermark must be one of"),
-    ("candidates: [{watermark: [kgw], key: 1}]", "watermark must be one of"),
-    ("candidates: [{key: 1, key_env: X}]", "one of key and key_env, got both"),
-    ("candidates: [{key_env: CAW_NO_SUCH_VARIABLE}]", "expected a key in CAW_NO_SUCH_VARIABLE"),
-    ("candidates: [{key: 1, top_k: 3}]", "'top_k' is no parameter of kgw"),
-    ("candidates: [{name: a, key: 1}, {name: a, key: 2}]", "must name each candidate once"),
-    ("candidates: [{key: 987654321, format: transformers}]", "needs vocab_size"),
+    ("nothing: 1", "must hold a list `watermarks`"),
+    ("watermarks: [3]", "must be a mapping"),
+    ("watermarks: [{watermark: nil, key: 1}]", "watermark must be one of"),
+    ("watermarks: [{watermark: [kgw], key: 1}]", "watermark must be one of"),
+    ("watermarks: [{key: 1, key_env: X}]", "one of key and key_env, got both"),
+    ("watermarks: [{key_env: CAW_NO_SUCH_VARIABLE}]", "expected a key in CAW_NO_SUCH_VARIABLE"),
+    ("watermarks: [{key: 1, top_k: 3}]", "'top_k' is no parameter of kgw"),
+    ("watermarks: [{name: a, key: 1}, {name: a, key: 2}]", "must name each watermark once"),
+    ("watermarks: [{key: 987654321, format: transformers}]", "needs vocab_size"),
     ("a: [", "must be a YAML file"),
 ]
 
 
+def test_a_list_by_its_earlier_name_is_read(tmp_path: Path) -> None:
+    texts = "[{name: ours, key: 1}, {key: 2, watermark: exp}]"
+    for name in ("watermarks", "candidates"):
+        (tmp_path / f"{name}.yaml").write_text(f"{name}: {texts}")
+    now, before = (read_key_list(tmp_path / f"{name}.yaml") for name in ("watermarks", "candidates"))
+    assert now == before == {"ours": caw.KGW(key=1), "exp 2": caw.EXP(key=2)}
+
+
 @pytest.mark.parametrize("content, expected", BAD_CONFIGS)
-def test_bad_candidates(content: str, expected: str, tmp_path: Path) -> None:
+def test_bad_key_lists(content: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(content)
     result = run("--config", str(tmp_path / "c.yaml"), "--text", "x")
     assert result.exit_code == 2 and expected in result.stderr and result.stderr.count("\n") == 1
@@ -219,8 +228,8 @@ def test_regions_say_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.Mon
     p, where = f"{found['p_value']:.2g}", found["regions"][0]
     assert p in shown and "corrected p-value" in shown and f"marked: tokens {where['start']} to {where['end']}" in shown
     assert "1 of 2 texts are watermarked" in shown
-    config = tmp_path / "candidates.yaml"
-    config.write_text("candidates: [{name: ours, key_env: CAW_KEY}, {name: other, key: 5}]")
+    config = tmp_path / "keys.yaml"
+    config.write_text("watermarks: [{name: ours, key_env: CAW_KEY}, {name: other, key: 5}]")
     both, none = lines(*source, "--regions", "--config", str(config))
     assert both["matches"] == ["ours"] and both["p_values"]["ours"] == pytest.approx(2 * found["p_value"], rel=1e-12)
     assert both["results"]["ours"]["regions"] and not none["is_watermarked"]
@@ -267,7 +276,7 @@ def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_detection_weights(model: str, tmp_path: Path) -> None:
     config, table = tmp_path / "keys.yaml", tmp_path / "table.safetensors"
-    config.write_text("candidates: [{name: a, key: 11}, {name: b, key: 12}]")
+    config.write_text("watermarks: [{name: a, key: 11}, {name: b, key: 12}]")
     rows = [{"tokens": marked_ids(caw.KGW(key=k), 200), "key_id": caw.KGW(key=k).key_id} for k in (11, 12)]
     source = tmp_path / "marked.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))

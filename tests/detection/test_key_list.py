@@ -1,4 +1,4 @@
-"""Several candidates at once: Holm's correction and who matched."""
+"""Several watermarks at once: Holm's correction and who matched."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def marked(watermark: KGW, count: int = 60) -> list[int]:
     return ids
 
 
-def test_the_right_candidate_is_named() -> None:
+def test_the_right_watermark_is_named() -> None:
     detectors = {
         "ours": Detector(None, KGW(key=1)),
         "old": Detector(None, KGW(key=2)),
@@ -57,11 +57,11 @@ def test_the_right_candidate_is_named() -> None:
         result = detect_any(marked(KGW(key=key)), detectors)
         assert result.matches == (name,) and result.is_watermarked
         assert_close(result.p_values[name], 5 * result.results[name].p_value, "float64")
-        assert result.message.startswith(f"watermarked with {name} at a false-positive rate of 0.001 (5 candidates")
+        assert result.message.startswith(f"watermarked with {name} at a false-positive rate of 0.001 (5 watermarks")
     both = detect_any([marked(KGW(key=1)), list(range(60))], detectors)
     assert [r.matches for r in both] == [("ours",), ()]
     assert both[1].message.startswith("no watermark found")
-    with pytest.raises(ValueError, match="at least one candidate"):
+    with pytest.raises(ValueError, match="at least one watermark"):
         detect_any([1, 2], {})
     for fpr in (0.0, 1.0, float("nan"), -1e-3):
         with pytest.raises(ValueError, match="fpr must be"):
@@ -81,7 +81,7 @@ def test_a_damaged_text_does_not_sink_the_list() -> None:
 
 
 def test_family_wise_error_rate() -> None:
-    """Fresh keys: at most the promised share of unmarked texts is called marked by any of four candidates."""
+    """Fresh keys: at most the promised share of unmarked texts is called marked by any of four keys."""
     rng = np.random.default_rng(1)
     false_alarms = 0
     for _ in range(300):

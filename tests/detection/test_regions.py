@@ -77,7 +77,7 @@ def test_median_share_found_of_middle_thirds() -> None:
     assert np.median(covered) >= 0.9 and np.median(marked) >= 0.9
 
 
-def test_candidates_share_the_rate() -> None:
+def test_several_watermarks_share_the_rate() -> None:
     watermark, rng = KGW(key=9), np.random.default_rng(1)
     ids = random_ids(900, rng) + marked_ids(watermark, 120, rng) + random_ids(400, rng)
     detectors = {name: Detector(None, KGW(key=k), regions=True) for name, k in (("ours", 9), ("old", 8), ("new", 7))}
@@ -88,11 +88,11 @@ def test_candidates_share_the_rate() -> None:
     (region,) = result.results["ours"].regions
     assert_close(region.p_value, 3 * single.p_value, "float64")
     assert result.results["old"].regions == ()
-    # a candidate that passes by itself only is not called marked anywhere
+    # one that passes by itself only is not called marked anywhere
     between: Any = detect_any(ids, detectors, fpr=2 * single.p_value)
     ours = between.results["ours"]
     assert not between.is_watermarked and not ours.is_watermarked and ours.regions == ()
-    assert ours.message.startswith("no watermark found") and "with the correction for 3 candidates" in ours.message
+    assert ours.message.startswith("no watermark found") and "with the correction for 3 watermarks" in ours.message
 
 
 def test_short_texts_have_the_whole_level() -> None:

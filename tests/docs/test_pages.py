@@ -17,7 +17,7 @@ from command_line import commands
 
 import caw
 from caw.cli import app
-from caw.cli.detect_config import read_candidates
+from caw.cli.detect_config import read_key_list
 from caw.evaluation.config_file import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,12 +117,12 @@ CONFIGS = [code for page in PAGES for code in blocks(page, {"yaml"})]
 
 @pytest.mark.parametrize("code", CONFIGS, ids=lambda code: code.split(":")[0])
 def test_configs_are_read(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates of `caw detect`; configs of `caw evaluate run`, of which a page may show a part."""
+    """Key lists of `caw detect`; configs of `caw evaluate run`, of which a page may show a part."""
     monkeypatch.setenv("CAW_KEY", "a key")
     file = tmp_path / "config.yaml"
-    if "candidates" in (config := yaml.safe_load(code)):
+    if isinstance((config := yaml.safe_load(code)).get("watermarks"), list):
         file.write_text(code)
-        assert len(read_candidates(file)) == len(config["candidates"])
+        assert len(read_key_list(file)) == len(config["watermarks"])
         return
     [whole] = [yaml.safe_load(c) for c in CONFIGS if c.startswith("output:")]
     assert config.keys() <= whole.keys()
