@@ -77,8 +77,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did. written: texts made by this run; total: lines in the folder; errors: prompts that could not be
-    continued in this run; repeated: rows whose id another row of the shard had already (left out)."""
+    """What a run did.
+
+    written: texts made by this run. total: lines in the folder. errors: prompts that this run could not continue.
+    repeated: rows left out because another row of their shard had the same id.
+    """
 
     written: int
     total: int
@@ -108,6 +111,7 @@ def generate_dataset(
         output: folder that all machines see; made if it is not there. Another run's folder is continued if the model,
             the watermark with its key, the policy, the number of shards and the options are the same, else refused.
         model, device, dtype: as in `caw.load_model`; every actor loads it once.
+        watermark, policy: as in `caw.generate`.
         fields: names of a row's id and prompt.
         shards: files of the output. A shard's prompts lie in one actor's memory: about 1000 to 10,000 are a good size.
         actors: how many work at once; None = the cluster's GPUs, or one where it has none.

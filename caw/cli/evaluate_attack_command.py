@@ -92,8 +92,8 @@ def config_of_run(folder: Path) -> Config:
 
     Raises FileNotFoundError if there is none, ValueError if texts were not made as it says, e.g. with another CAW_KEY.
     """
-    from caw.evaluation.checks import check_cells
     from caw.evaluation.config_file import read_config
+    from caw.evaluation.preflight import check_cells
     from caw.evaluation.store import Store
 
     path = folder / "config.yaml"

@@ -89,7 +89,11 @@ class PolicySpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """An entry of `runs`: names, or "*" for all. keys: how many, or which. count: only the first so many questions."""
+    """An entry of `runs`.
+
+    model, task, watermark, policy: a name, or "*" for all; watermark "none" asks for unmarked texts alone. keys: how
+    many, or which; None = the config's. count: only the first so many questions, None = all.
+    """
 
     model: str = ANY
     task: str = ANY
@@ -122,7 +126,12 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole evaluation. text: the file it was read from, "" where there was none; see `config_file.read_config`."""
+    """A whole evaluation; `config_file.read_config` makes one from a YAML file.
+
+    output: the run's folder. models, tasks, watermarks, policies: by name. keys: how many for each watermark, unless an
+    entry of `runs` says otherwise. runs: which combinations to run. generation: settings of every text. seed: keys are
+    derived from it where CAW_KEY is not set. text: the file's own text, "" without one.
+    """
 
     output: str
     models: dict[str, ModelSpec]

@@ -20,10 +20,10 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.entrance import GenerationResult
 from caw.evaluation import provenance
 from caw.evaluation.bulk import generate_every
-from caw.evaluation.checks import check_cells, require_for
 from caw.evaluation.config import CellPlan, Config, choose_plans
 from caw.evaluation.manifest import planned_manifest
 from caw.evaluation.metrics.scoring import Scorer
+from caw.evaluation.preflight import check_cells, require_for
 from caw.evaluation.results import Results
 from caw.evaluation.store import Cell, Generation, Store
 from caw.evaluation.tasks import Question, Task
@@ -79,6 +79,8 @@ class Runner:
         limit: at most this many questions of each cell. only: globs of cells' names; () = all.
         say: called with a line for people when a cell is finished. progress: show a bar with the time that is left.
         command: how the run was started; "" = this process's command line.
+
+    loaded: the model in memory. results_at: when results.json was last written, as `time.monotonic` tells it.
     """
 
     config: Config
@@ -89,8 +91,8 @@ class Runner:
     say: Callable[[str], None] = print
     progress: bool = True
     command: str = ""
-    loaded: Loaded | None = None
-    results_at: float = 0.0
+    loaded: Loaded | None = field(default=None, init=False, repr=False)
+    results_at: float = field(default=0.0, init=False, repr=False)
 
     def plan(self) -> list[CellPlan]:
         """Cells in order; raises ValueError if `only` leaves none."""

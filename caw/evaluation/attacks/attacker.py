@@ -17,10 +17,10 @@ from typing import Any
 
 from caw.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
 from caw.evaluation.attacks.copy_paste import CopyPaste
-from caw.evaluation.checks import require_for
 from caw.evaluation.config import CellPlan
 from caw.evaluation.metrics.detectability import score_texts
 from caw.evaluation.metrics.scoring import HUMAN, Scorer
+from caw.evaluation.preflight import require_for
 from caw.evaluation.store import Identity, Score, Store, Text, TextGroup, text_digest
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter

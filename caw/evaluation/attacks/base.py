@@ -19,8 +19,8 @@ class AttackError(ValueError):
 class Attacked:
     """An attacked text.
 
-    words: number of words before (for copy-paste: after). edited: how many of them the attack changed or removed (for
-    copy-paste: added).
+    text: what came out. words: number of words before (for copy-paste: after). edited: how many of them the attack
+    changed or removed (for copy-paste: added).
     """
 
     text: str
@@ -40,11 +40,14 @@ class Attack(ABC):
     The draw depends on the seed, the kind of attack (its `stream`) and the id alone. So texts may come in any order and
     in any shard, words that change at a low rate change at a higher rate too, and marked texts and negatives meet the
     same attack.
+
+    kind: its name in `ATTACKS`. stream: attacks of one stream choose the same words. parallel: whether several threads
+    may ask at once, and gain from it. seed: of the draw.
     """
 
     kind: ClassVar[str]
-    stream: ClassVar[str]  # kinds of one stream choose the same words
-    parallel: ClassVar[bool] = False  # whether several threads may ask at once, and gain from it
+    stream: ClassVar[str]
+    parallel: ClassVar[bool] = False
     seed: int = 0
 
     @property
