@@ -240,4 +240,4 @@ def test_what_to_do_about_half_precision(model: Any) -> None:
 def test_a_report_that_cannot_be_called_is_refused(model: Any) -> None:
     """It was called first where a CUDA graph is captured."""
     with pytest.raises(TypeError, match="report must be a function that takes a str, got str; leave it out"):
-        list(caw.iter_generate(model, tokenizer(), PROMPTS, report="yes"))
+        list(caw.iter_generate(model, tokenizer(), PROMPTS, max_new_tokens=3, report="yes"))
