@@ -12,13 +12,13 @@ from typing import Any
 from caw.cost.cases import KIND
 from caw.io.inputs import read_bounded
 
-LEAST = 0.02  # a smaller change is not worth a word, however sure
+LEAST = 0.02  # smaller changes are not reported, however certain
 STANDARD_ERRORS = 3.0
 # of a median: 1.253 sigma / sqrt(n), and a normal distribution's quartiles lie 1.349 sigma apart
 MEDIAN_ERROR = 1.253 / 1.349
-ALONE = 0.1  # relative noise of a single sample, which does not say its own
+ALONE = 0.1  # relative noise assumed for a single sample, which has no spread
 CASE = ("mode", "slots", "batch", "prompt", "tokens")
-# figures relative to plain decoding in the same run hold across machines, milliseconds on one machine only
+# ratios to plain decoding in the same run compare across machines, milliseconds only on one
 RELATIVE, ABSOLUTE = ("ratio", "first_ratio"), ("ms_per_token", "first_token_ms")
 
 
@@ -42,7 +42,7 @@ class Change:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A saved run; ValueError if the file is none."""
+    """A saved run; ValueError if the file holds none."""
     try:
         found = json.loads(read_bounded(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Before anything is timed: sides that must give the same tokens do."""
+"""Before anything is timed, check that sides which must give the same tokens do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caw.testing import margin
 
 
 class DifferentTokensError(RuntimeError):
-    """Sides of a benchmark that must generate the same do not: their times would say nothing."""
+    """Sides that must generate the same tokens do not, so comparing their times would mean nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a result belongs to: the machine, the versions, the commit."""
+"""The machine, versions and commit that a result was measured with."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def processor() -> str:
 def commit() -> str:
     """The checkout's commit, with a + where files were changed; "" outside a checkout."""
     folder = Path(__file__).resolve().parents[2]
-    if not (folder / ".git").exists():  # installed: a repository around it is somebody else's
+    if not (folder / ".git").exists():  # an installed package: a repository around it is another project's
         return ""
     try:
         commands = (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])

@@ -58,17 +58,17 @@ def in_fresh_process(question: dict[str, Any], timeout: float = 600) -> dict[str
 
 
 def give_back() -> None:
-    """Free pages that the C library keeps, so that they do not pass for memory in use."""
+    """Free pages that the C library keeps, so that they do not count as memory in use."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
-        return  # another C library; it decides for itself
+        return  # a C library without malloc_trim
 
 
 def keep_resident() -> bool:
-    """Let no page that this process touched be taken from it, so that resident means in use; False where not allowed.
+    """Lock every page that this process touches in memory, so that resident means in use; False where not allowed.
 
-    A system that reclaims idle pages otherwise takes weights away and brings them back, some percent from run to run.
+    Otherwise a system that reclaims idle pages moves weights out and in again, which varies by some percent.
     """
     lock = getattr(ctypes.CDLL(None), "mlockall", None)
     return lock is not None and lock(LOCK_WHAT_IS_TOUCHED) == 0

@@ -49,7 +49,7 @@ class Subject:
 def load_subject(name: str, shapes: str | None, dtype: str, device: str | None, evaluator: str | None) -> Subject:
     """The model `name`, or random weights of `shapes`.
 
-    An evaluator of random weights takes the place of one that was trained where there is none: it costs the same.
+    Where there is no trained evaluator, one with random weights takes its place: it costs the same.
     """
     if shapes is not None:
         model = random_model(shapes, dtype, device)

@@ -1,4 +1,4 @@
-"""Timing that a busy machine blurs least: all sides take turns, medians with their quartiles, ratios within a round."""
+"""Timing that holds up on a busy machine: sides take turns, medians with quartiles, ratios within a round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 Clock = Callable[[], float]
-GRAPH_STEPS = 32  # a captured step needs so many to be captured at all, see `decoding/capture/run_ahead.py`
+GRAPH_STEPS = 32  # fewer steps are not captured at all, see `decoding/capture/run_ahead.py`
 
 
 @dataclass
@@ -105,7 +105,7 @@ def measure(
     times = {} if times is None else times
     times.update({name: Times() for name in calls})
     order, shuffle = list(calls), random.Random(0)
-    # a full collection over all that was imported takes as long as several steps and would fall to whoever is next
+    # a full garbage collection takes as long as several steps and would be charged to whichever side is next
     gc.collect()
     gc.freeze()
     began = time.monotonic()

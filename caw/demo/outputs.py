@@ -17,7 +17,7 @@ from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.watermarks.green_list import GreenList
 
 Kind = Literal["marked", "kept", "protected", "green", "plain"]
-WARM_UP_TOKENS = 4  # the first forwards allocate; they would count against whichever text comes first
+WARM_UP_TOKENS = 4  # the first forwards allocate memory, which would make the first text look slow
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The demo as one HTML page: no script, no link, nothing from elsewhere."""
+"""The demo as a self-contained HTML page, without scripts or links."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def _span(token: DemoToken) -> str:
         return escape(visible(token.text))
     text = visible(token.text)
     word = text.lstrip()
-    gap = text[: len(text) - len(word)]  # outside, so that colours do not run into the gaps
+    gap = text[: len(text) - len(word)]  # outside the span, so that the colour does not cover the gap
     return f'{escape(gap)}<span class="{token.kind}" title="{escape(token.note)}">{escape(word)}</span>'

@@ -1,7 +1,7 @@
-"""Which models can branch: refuse, by name and with the reason, those that cannot.
+"""Which models can branch; the others are refused by name, with the reason.
 
-What a config tells is checked here, before anything runs; what only the running attention tells is checked there
-(`forward/attention.py`).
+What the config shows is checked here, before anything runs. What shows only while attention runs is checked there
+(`decoding/forward/attention.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHARED_KV_MODELS = ("gemma3n", "gemma4")
 
 
 def check_weights(model: Any) -> None:
-    """Raise ValueError for weights in number formats that no kernel takes, or without numbers (the meta device)."""
+    """Raise ValueError for weights in a dtype that no kernel supports, or without data (the meta device)."""
     wide = next((p.dtype for p in model.parameters() if p.dtype == torch.float64 or p.is_complex()), None)
     found = wide or model.dtype
     if found not in DTYPES:

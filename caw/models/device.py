@@ -1,4 +1,4 @@
-"""Where a model is computed, and in which numbers."""
+"""The device and the dtype that a model is loaded to."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The device to load to: CUDA if there is one and nothing is asked for.
+    """The device to load to: the one asked for, else CUDA if there is one.
 
-    Raises ValueError for a device that torch does not know or this machine does not have.
+    Raises ValueError for a device that torch does not know or that is not there.
     """
     import torch
 

@@ -9,7 +9,7 @@ from caw.io.token_texts import tokenizer_end_ids
 
 def end_token_ids(model: Any, tokenizer: Any = None) -> set[int]:
     """Every token id that ends a text: the model's own and, given a tokenizer, its well-known end tokens."""
-    # the config only where no generation config says anything: class defaults there name ids of other vocabularies
+    # the config counts only without a generation config: its class defaults may be ids of another vocabulary
     sources = [getattr(model, "generation_config", None), model.config.get_text_config(decoder=True)]
     own = [getattr(source, "eos_token_id", None) for source in sources]
     first: Any = next((ids for ids in own if ids is not None), [])

@@ -1,4 +1,4 @@
-"""Decode as in eval mode, whatever mode the model is in: dropout would make greedy text a matter of chance."""
+"""Decode in eval mode, whatever mode the model is in: dropout would make greedy text random."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-# what transformers' layers call the share that they drop without a Dropout module
+# attributes of transformers' layers that hold a dropout rate without a Dropout module
 DROPPING = ("dropout", "attention_dropout", "activation_dropout", "layerdrop", "p")
 
 
 class EvalMode:
     """Inside the block every module of the model is in eval mode; afterwards each is in its own mode again.
 
-    Made once for a model and entered around every step, so that an iterator that is abandoned leaves nothing behind.
+    Made once for a model and entered around every step, so that an abandoned iterator leaves the model as it was.
     """
 
     def __init__(self, model: Any) -> None:
-        # straight into __dict__: hundreds of modules are looked at in every step
+        # __dict__ directly, for speed: hundreds of modules are checked in every step
         self._modules = [module.__dict__ for module in model.modules()]
         self._changed: list[dict[str, Any]] = []
 
@@ -33,7 +33,7 @@ class EvalMode:
 
 
 def active_dropout(model: torch.nn.Module) -> str | None:
-    """Name of a module that drops something in the mode it is in; None where nothing does."""
+    """Name of a module whose dropout is active, None if there is none."""
     return next(_active_dropouts(model), None)
 
 

@@ -15,7 +15,7 @@ from caw.models.eval_mode import active_dropout
 from caw.models.rope import rope_limit
 from caw.models.tensor_parallel import mesh_of
 
-# settings of a generation config that change greedy choices, and the values that switch each of them off
+# settings of a generation config that change greedy output, each with the values that turn it off
 IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (None, 1.0),
     "no_repeat_ngram_size": (None, 0),
@@ -31,15 +31,15 @@ IGNORED_SETTINGS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a model is, as of the call that asked.
+    """Properties of a model, at the time of the call.
 
     kind, name: its model type, and what it was loaded as. config: its text config.
     device: where ids go in and logits come out. spread: its layers lie on several devices. mesh: torch's device mesh
-        where its weights are cut over several processes, else None.
+        where its weights are split over several processes, else None.
     vocab_size: V, the width of its logits, which may exceed the tokenizer's. ends: ids below V that end a text.
     positions: the longest text it has positions for, None = no limit.
     rope_limit: length in tokens beyond which its rotary embedding changes for every position, None = never.
-    dropping: name of a module that drops something in the mode it is in, None where nothing does.
+    dropping: name of a module whose dropout is active, None if there is none.
     ignored: settings of its generation config that `caw.generate` leaves out, as "name=value".
     """
 
@@ -59,10 +59,10 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None) -> ModelFacts:
-        """Ask; with a tokenizer, its own end tokens count too.
+        """The facts of a model; with a tokenizer, its end tokens count too.
 
-        Raises TypeError for what is no model, NotImplementedError where candidates cannot share one forward, ValueError
-        where weights lie on several devices without a device map, or are in a number format that no kernel takes.
+        Raises TypeError if it is not a model, NotImplementedError where candidates cannot share one forward, ValueError
+        where weights lie on several devices without a device map, or have a dtype that no kernel supports.
         """
         if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
             raise TypeError(f"model must be a transformers causal LM, got {type(model).__name__}; see caw.load_model")

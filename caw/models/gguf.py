@@ -1,4 +1,4 @@
-"""Models in .gguf files, dequantised once into a folder that later starts read."""
+"""Models in .gguf files, dequantised once into a folder that later runs read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cache_root() -> Path:
 
 
 def cache_folder(file: Path) -> Path:
-    """Where the float32 model of a .gguf file lies or would lie; raises if the file is none."""
+    """Where the float32 model of a .gguf file lies or would lie; raises for a file that is not GGUF."""
     if not file.is_file():
         raise FileNotFoundError(f"expected a .gguf model file, found nothing at {file}; check the path")
     with open(file, "rb") as stream:
@@ -58,7 +58,7 @@ def dequantised(file: Path) -> str:
 
 
 def _drop_leftovers(target: Path) -> None:
-    """Remove a target without its config, and what runs that were killed have left."""
+    """Remove a target without a config, and old leftovers of killed runs."""
     if target.exists():
         shutil.rmtree(target, ignore_errors=True)
     for folder in target.parent.glob(f"{PARTIAL}*"):
@@ -82,7 +82,7 @@ def _convert(file: Path, target: Path) -> None:
             )
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
             settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
-            # transformers refuses to save a model that remembers its quantisation, so move the weights to a fresh one
+            # transformers does not save a model whose config says it is quantised, so the weights move to a new one
             config = AutoConfig.for_model(**settings)
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             model.load_state_dict(loaded.state_dict())
@@ -95,6 +95,6 @@ def _convert(file: Path, target: Path) -> None:
         except OSError:
             if not (target / "config.json").is_file():
                 raise
-            # another process was first: its copy is as good
+            # another process was faster; its copy is just as good
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -12,7 +12,7 @@ from caw.models.gguf import dequantised, require_gguf_packages
 from caw.models.messages import one_sentence, quiet
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
 
-if TYPE_CHECKING:  # both take seconds to import: they are, where they are used
+if TYPE_CHECKING:  # takes seconds to import, so functions import it
     import torch
 
 
@@ -29,7 +29,7 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
         (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
 
     Raises FileNotFoundError, ValueError or OSError in one sentence. A .gguf file is dequantised once and cached
-    (`CAW_CACHE`, default ~/.cache/caw); later starts read the cache.
+    (`CAW_CACHE`, default ~/.cache/caw); later runs read the cache.
     """
     require_name(name)
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -47,7 +47,7 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
     model = model.to(device).eval().requires_grad_(False)
     model.generation_config.eos_token_id = sorted(end_token_ids(model, tokenizer))
-    # names the model in evaluator checks and reports; a cache folder's path would say nothing
+    # evaluator checks and reports name the model by this; the path of a cache folder would mean nothing
     model.config._name_or_path = DEMO_MODEL if str(name) == DEMO_MODEL else str(name)
     return model, tokenizer
 

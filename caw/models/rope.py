@@ -1,4 +1,4 @@
-"""Rotary embeddings that depend on how long the whole text is: from which length on, if a model has them."""
+"""Rotary embeddings that change with the length of the text: from which length on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def rope_limit(model: Any) -> int | None:
     """
     config = model.config.get_text_config(decoder=True)
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    by_layer = [value for value in parameters.values() if isinstance(value, Mapping)]  # a kind for each kind of layer
+    by_layer = [
+        value for value in parameters.values() if isinstance(value, Mapping)
+    ]  # some models have one for each type of layer
     limits = [_limit(each, config) for each in (parameters, *by_layer)]
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -1,4 +1,4 @@
-"""Where a model lies: the demo model's package, a .gguf file, a folder, or a hub.
+"""Where a model is: the demo model's package, a .gguf file, a folder, or a hub.
 
 Nothing contacts a hub unless the caller names a hub id.
 """
@@ -38,19 +38,19 @@ def tokenizer_source(name: str | Path) -> TokenizerSource:
 
 
 def check_source(name: str | Path) -> None:
-    """Raise as `load_model` would for files and packages that are not there; nothing is read, no hub is asked."""
+    """Raise as `load_model` would for files and packages that are missing; nothing is read and no hub is contacted."""
     if tokenizer_source(name).gguf is not None:
         require_gguf_packages()
 
 
 def require_name(name: Any) -> None:
-    """Raise TypeError for what names no model."""
+    """Raise TypeError unless it is a name or a path."""
     if not isinstance(name, (str, Path)):
         raise TypeError(f"model must be a name or a path, got {type(name).__name__}; pass e.g. {DEMO_MODEL!r}")
 
 
 def file_or_folder(name: str | Path) -> Path:
-    """Where the model lies, if it is no hub id."""
+    """Where the model is, unless the name is a hub id."""
     return _demo_file() if str(name) == DEMO_MODEL else Path(name)
 
 

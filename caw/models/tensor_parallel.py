@@ -1,7 +1,7 @@
-"""Models whose weights are cut over several processes (transformers' tp_plan="auto", torch's DTensor).
+"""Models whose weights are split over several processes (transformers' tp_plan="auto", torch's DTensor).
 
-Every process runs the same calls of `caw.generate` with the same prompts. Each sees the whole logits, so each makes the
-same choices; what would let them differ (memory of its own device) is agreed on here.
+Every process runs the same calls of `caw.generate` with the same prompts. Each sees the whole logits and so makes the
+same choices. Where they could differ (the memory that is free), they agree here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import distributed
 
 
 def mesh_of(model: Any) -> Any:
-    """The device mesh of a model some of whose weights are one process's part; None for any other."""
+    """The device mesh of a model whose weights are split over processes; None for any other."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     from torch.distributed.tensor import DTensor
@@ -22,7 +22,7 @@ def mesh_of(model: Any) -> Any:
 
 
 def agree_on_smallest(number: int, mesh: Any, device: torch.device) -> int:
-    """The smallest of the processes' numbers: each must run the same batch, or they wait for each other for ever."""
+    """The smallest of the processes' numbers: all must run the same batch, or they wait for each other forever."""
     agreed = torch.tensor(number, device=device)
     for group in mesh.get_all_groups():
         distributed.all_reduce(agreed, distributed.ReduceOp.MIN, group=group)

@@ -1,8 +1,8 @@
-"""A model's tokenizer for detection without transformers, whose import takes longer than a test.
+"""A model's tokenizer for detection without transformers, whose import takes longer than the detection itself.
 
-The ids are those of transformers' AutoTokenizer: either its files say that it adds nothing to `tokenizer.json`, or its
-backend is asked for once, compared on PROBES and kept in the cache (`CAW_CACHE`, default ~/.cache/caw). Tokenizers that
-do more in Python than their backend does, and hub ids, are read by transformers each time, and the caller is told.
+The ids are those of transformers' AutoTokenizer. Either the files show that it adds nothing to `tokenizer.json`, or its
+backend is loaded once, compared on PROBES and kept in the cache (`CAW_CACHE`, default ~/.cache/caw). Tokenizers with
+logic of their own in Python, and hub ids, are loaded by transformers each time; the caller is told.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from caw.models.sources import TokenizerSource, check_source, tokenizer_source
 KEPT_VERSION = 1
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-# what a tokenizer_config.json may hold that changes no ids of text without special tokens
+# entries of a tokenizer_config.json that do not change the ids of text without special tokens
 HARMLESS = {
     *SPECIAL, "tokenizer_class", "backend", "model_max_length", "is_local", "local_files_only", "chat_template",
     "padding_side", "model_input_names", "processor_class",
@@ -42,7 +42,7 @@ TOKENIZER_FILES = (
 )
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".npz")
 MISTRAL_FROM = 100_000  # vocabularies larger than this may be given another pre-tokenizer
-# the methods that stand between a caller and the backend; a class with its own is left to transformers
+# methods between the caller and the backend; a class that overrides one is left to transformers
 METHODS = (
     "__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding", "decode", "_decode", "batch_decode",
     "__len__",
@@ -94,7 +94,7 @@ class FastTokenizer:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool = False,
     ) -> str:
-        """The text of ids, as they are: cleaning up is refused, transformers does that."""
+        """The text of ids as they are; cleaning up needs transformers and is refused."""
         if clean_up_tokenization_spaces:
             raise NotImplementedError("this tokenizer cleans nothing up; use transformers' AutoTokenizer")
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
@@ -111,7 +111,7 @@ class FastTokenizer:
 def detection_tokenizer(name: str | Path, report: Callable[[str], None]) -> Any:
     """The tokenizer of a model as detection needs it; `name` as in `load_model`.
 
-    report: told in one sentence where transformers has to be imported, which takes seconds, and why.
+    report: called with one sentence if transformers has to be imported, which takes seconds, and why.
 
     Raises as `load_model` does.
     """
@@ -173,7 +173,7 @@ def _plain(folder: Path) -> Tokenizer | None:
         if config.get("tokenizer_class") not in GENERIC or not config.keys() <= HARMLESS:
             return None
         backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception:  # transformers says better what is wrong with the files
+    except Exception:  # transformers gives a better message about bad files
         return None
     added = {token.content: token.special for token in backend.get_added_tokens_decoder().values()}
     named = [config[name] for name in SPECIAL if config.get(name) is not None]
