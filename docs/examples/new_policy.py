@@ -32,15 +32,17 @@ class EntropyRamp(Policy):
 
 
 def main() -> None:
-    """How strongly tokens were marked, and whether the mark is found, under the plain watermark and under the ramp."""
+    """How strongly tokens were marked, and how well the mark is found: plain and ramp."""
     model, tokenizer = caw.load_model("smollm2-135m")
     watermark = caw.KGW(key=42)
     for policy in (caw.FixedStrength(1.0), EntropyRamp()):
-        out = caw.generate(model, tokenizer, "Why do we sleep?", watermark=watermark, policy=policy, chat=True)
+        prompt = "Why do we sleep?"
+        out = caw.generate(model, tokenizer, prompt, watermark=watermark, policy=policy, chat=True)
         assert out.trace is not None
         mean = sum(out.trace[0].strength) / out.num_tokens
         found = caw.detect(out.texts[0], tokenizer, watermark)
-        print(f"{type(policy).__name__}: strength {mean:.2f} on average, p = {found.p_value:.1e}")
+        name = type(policy).__name__
+        print(f"{name}: strength {mean:.2f} on average, p = {found.p_value:.1e}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A watermark of one's own: green lists seeded by the last two tokens, in whichever order they stand."""
+"""A watermark of one's own: green lists seeded by the last two tokens, in either order."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class EitherOrder(GreenList):
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """context int64 [B, 2], -1 where there is no token; tokens int64 [B, N] -> bool [B, N]."""
-        key = derive_key(self.secret, b"example/either-order")  # a key of its own: other lists say nothing about these
+        # a key of its own: other lists say nothing about these
+        key = derive_key(self.secret, b"example/either-order")
         return prf.green(prf.context_words(key, context.sort(dim=1).values, tokens), self.gamma)
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """The whole lists, bool [B, V]; asked for only where none of the 100 likeliest tokens is green."""
+        """The whole lists, bool [B, V]; for positions where no likely token is green."""
         tokens = torch.arange(vocab_size, device=context.device).expand(context.shape[0], -1)
         return self.green_tokens(context, tokens)
 
@@ -50,10 +51,12 @@ def main() -> None:
     model, tokenizer = caw.load_model("smollm2-135m")
     watermark = EitherOrder(key=42)
     policy = caw.CapacityPolicy("smollm2-135m")  # any policy goes with any watermark
-    out = caw.generate(model, tokenizer, "Why do we sleep?", watermark=watermark, policy=policy, chat=True)
+    prompt = "Why do we sleep?"
+    out = caw.generate(model, tokenizer, prompt, watermark=watermark, policy=policy, chat=True)
     print(out.texts[0])
     print("with the key:   ", caw.detect(out.texts[0], tokenizer, watermark).message)
-    print("with another:   ", caw.detect(out.texts[0], tokenizer, EitherOrder(key=43)).message)
+    other = EitherOrder(key=43)
+    print("with another:   ", caw.detect(out.texts[0], tokenizer, other).message)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,13 @@ ON_ANOTHER_PAGE = {"ladder_ref", "prf_ref"}  # api/watermarks.md
 
 
 def operators() -> str:
-    """A row an operator: its schema, and whether CUDA tensors have a kernel."""
+    """A row an operator: its schema, which begins with its name, and whether CUDA tensors have a kernel."""
     found = {name: op for name, op in vars(ops).items() if isinstance(op, torch._ops.OpOverload)}
-    rows = [(name, str(op._schema).removeprefix(f"{ops.NAMESPACE}::"), ops.has_kernel(name, "cuda"))
-            for name, op in found.items()]  # fmt: skip
-    lines = [f"| `{name}` | `{schema}` | {'yes' if cuda else ''} |" for name, schema, cuda in rows]
-    return "\n".join(["| operator | schema | CUDA |", "| --- | --- | --- |", *lines])
+    lines = [
+        f"| `{str(op._schema).removeprefix(f'{ops.NAMESPACE}::')}` | {'yes' if ops.has_kernel(name, 'cuda') else ''} |"
+        for name, op in found.items()
+    ]
+    return "\n".join(["| operator | CUDA |", "| --- | --- |", *lines])
 
 
 def references(folder: str) -> str:
