@@ -182,7 +182,7 @@ def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: di
     assert (tmp_path / "config.yaml").read_text() == "now", "results belong to the config they were made by"
 
 
-def test_a_text_that_is_read_otherwise_now_is_scored_anew(made: dict[str, Any], tmp_path: Path) -> None:
+def test_a_text_that_has_changed_is_scored_again(made: dict[str, Any], tmp_path: Path) -> None:
     """Its own score at the next run, those of attacks on it by the next attack; in between they do not count."""
     work = runner(made, tmp_path, limit=2, only=("*.none", "*.hard.0"))
     work.run()
@@ -213,7 +213,7 @@ def test_a_text_that_is_read_otherwise_now_is_scored_anew(made: dict[str, Any], 
         ({"tasks": {"mine": {"kind": "jsonl", "path": "OTHER", "grade": "contains"}}}, r"was made with data_sha256"),
     ],
 )
-def test_texts_are_never_scored_as_if_made_otherwise(
+def test_texts_made_with_other_settings_are_never_scored(
     made: dict[str, Any], whole: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     """Under another key the clearest mark is not there: refused also where nothing is left to generate."""

@@ -134,7 +134,7 @@ def test_killed_in_a_line(run: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-9])
     assert attack_texts(store, attack, "cell", "model", texts) == whole and path.read_bytes() == content
-    # another text under the same id is attacked anew
+    # another text under the same id is attacked again
     (made,) = attack_texts(store, attack, "cell", "model", [("q/1", "nine ten")]).values()
     assert made.words == 2
 

@@ -40,7 +40,7 @@ def test_half_of_the_questions_calibrate_and_never_change_sides() -> None:
     assert low <= sum(half) <= high and half[:3] == [is_calibration(f"gsm8k/test/{i}") for i in range(3)]
 
 
-def test_texts_are_tokenised_anew_and_scored_as_the_detector_does() -> None:
+def test_texts_are_tokenised_and_scored_as_the_detector_does() -> None:
     detector = Detector(tiny_tokenizer(), caw.KGW(key=3))
     texts = [("t/1", "the sky is blue because"), ("t/2", ""), ("t/3", "a small model")]
     group = TextGroup("c", "kgw", 1, 0, "human")
