@@ -13,7 +13,7 @@ REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ com
 
 
 def _load(name: str) -> str:
-    """Load a library; the reason if it cannot be had, else an empty string."""
+    """Load a library; the reason if it cannot be loaded, else an empty string."""
     spec = importlib.util.find_spec(f"caw.{name}")
     if spec is None or spec.origin is None:
         # what setup.py left behind when the build failed; pip hides its warning

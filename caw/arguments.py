@@ -20,7 +20,7 @@ from caw.watermarks import Watermark
 
 @contextlib.contextmanager
 def ended_on_error(streamer: Any) -> Iterator[None]:
-    """Whoever reads a streamer in another thread waits for its end, also when nothing could be generated."""
+    """End the streamer if the block fails: another thread may be waiting for its end."""
     try:
         yield
     except BaseException:
@@ -30,14 +30,14 @@ def ended_on_error(streamer: Any) -> Iterator[None]:
 
 
 def check_streamer(streamer: Any, prompts: Any) -> None:
-    """Raise TypeError for what is no streamer, ValueError unless there is one prompt to stream."""
+    """Raise TypeError unless it is a streamer, ValueError unless there is one prompt to stream."""
     if streamer is None:
         return
     if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
         raise TypeError(
             f"streamer must have put and end as transformers' do, got {type(streamer).__name__}; leave it out"
         )
-    # what is no list of prompts is refused with them
+    # anything that is not a list of prompts is refused later, with the prompts
     count = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1
     if count != 1:
         raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
@@ -51,7 +51,7 @@ def check_watermark(watermark: Any) -> None:
 
 
 def check_arguments(facts: ModelFacts, tokenizer: Any, watermark: Any, policy: Any, prompt_cache: Any) -> Policy:
-    """The policy to use; raises or warns where the arguments of a call do not go together."""
+    """The policy to use; raises or warns where arguments do not go together."""
     check_watermark(watermark)
     if not isinstance(prompt_cache, PromptCache | None):
         raise TypeError(f"prompt_cache must be a caw.PromptCache, got {type(prompt_cache).__name__}; leave it out")

@@ -137,7 +137,7 @@ class _ProcessorWarper:
 
 
 def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
-    """Raise TypeError or ValueError for what this decoding cannot honour."""
+    """Raise TypeError or ValueError for what this decoding cannot do."""
     if config is None:
         raise TypeError("decode is called by model.generate(custom_generate=caw.decode), got no generation_config")
     if not input_ids.shape[1]:

@@ -1,7 +1,7 @@
 """A forked child computes on one thread, because torch's thread pool does not survive a fork.
 
 torch computes in GCC's OpenMP threads. A fork copies the pool's memory and none of its threads, so the child's first
-operation on several threads waits for ever for them: any operation of torch, with or without this library. One thread
+operation on several threads waits for them forever: any operation of torch, with or without this library. One thread
 needs no pool. (A child that raises torch's number of threads again hangs again; `multiprocessing`'s "spawn" starts
 children with a pool of their own.)
 """

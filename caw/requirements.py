@@ -1,4 +1,4 @@
-"""Packages that only some work needs: asked for before it starts, not when it is done."""
+"""Optional packages, checked for before work starts rather than at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require(package: str, purpose: str) -> None:
         there = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # what finders that block a package raise
         there = False
-    except ValueError:  # imported already, from nowhere: a stand-in that somebody made
+    except ValueError:  # a module without a spec, which somebody put in sys.modules
         there = sys.modules.get(module) is not None
     if not there:
         raise ImportError(f"{package} is needed for {purpose}, it is not installed; run `pip install 'caw[{extra}]'`")

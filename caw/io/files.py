@@ -18,7 +18,7 @@ StrPath = str | os.PathLike[str]
 # /dev/stdout and process substitution name an open descriptor, perhaps a file, which must not be renamed over
 DESCRIPTOR = re.compile(r"/dev/(std(?:out|err))|/(?:dev|proc/self)/fd/([0-9]+)")
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-# what a model's folder is read by, and stored positions: an output of this name would replace a part of them
+# files of a model's folder and of stored positions, which an output of this name would overwrite
 MODEL_PARTS = re.compile(
     r"(model|pytorch_model|consolidated)\b.*|.*\.(gguf|npy)|(config|generation_config|tokenizer\w*|vocab|added_tokens|"
     r"special_tokens_map|meta)\.\w+|merges\.txt|chat_template\..*"
@@ -51,7 +51,7 @@ def write_text(path: StrPath, text: str) -> None:
 
 
 def write_all(file: Any, content: bytes) -> None:
-    """Write to an unbuffered file until every byte is written: one call may take a part only, on a full disk say."""
+    """Write to an unbuffered file until every byte is written: one call may write only a part (full disk)."""
     rest = memoryview(content)
     while rest:
         count = file.write(rest)
@@ -70,7 +70,7 @@ def _number(descriptor: re.Match[str]) -> int:
 
 
 def _replace(target: Path, found: os.stat_result | None, content: bytes) -> None:
-    if found is not None and not os.access(target, os.W_OK):  # renaming would not ask
+    if found is not None and not os.access(target, os.W_OK):  # renaming would ignore the file's permissions
         raise PermissionError(errno.EACCES, "the file is read-only")
     beside = target.parent / f".caw-{secrets.token_hex(8)}"
     try:
@@ -94,13 +94,13 @@ def _keep_owner_and_mode(handle: int, found: os.stat_result) -> None:
         return
     made = os.fstat(handle)
     if (made.st_uid, made.st_gid) != (found.st_uid, found.st_gid):
-        with contextlib.suppress(OSError):  # only root may
+        with contextlib.suppress(OSError):  # only root may change the owner
             os.fchown(handle, found.st_uid, found.st_gid)
     os.fchmod(handle, stat.S_IMODE(found.st_mode))
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power cut, where the file system can."""
+    """Make the new name survive a power cut, where the file system allows it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -142,7 +142,7 @@ def lock(file: Any, busy: str, *, wait: bool = False) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Wait for, and hold, the lock file of something that is replaced whole and so cannot be locked itself."""
+    """Wait for and hold a lock file, for a file that is replaced as a whole and so cannot be locked itself."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
         lock(file, f"{what} is being written by another process; wait for it", wait=True)
@@ -205,7 +205,7 @@ def check_input(found: os.stat_result, name: str) -> None:
 
 
 def _check_kind(found: os.stat_result, path: str, name: str) -> None:
-    """Files, pipes, sockets, terminals and /dev/null are files to us; other devices swallow or spout without end."""
+    """Accept files, pipes, sockets, terminals and /dev/null; other devices may read or write without end."""
     kind = found.st_mode
     if stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or _is_null(found):
         return
@@ -237,7 +237,7 @@ def _status(path: StrPath) -> os.stat_result | None:
 
 def _input_status(path: StrPath) -> os.stat_result | None:
     if path != "-":
-        with contextlib.suppress(OSError, ValueError):  # a name of a model need be no path
+        with contextlib.suppress(OSError, ValueError):  # a model's name need not be a path
             return os.stat(path)
         return None
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -249,7 +249,7 @@ def _same(output: StrPath, other: StrPath, there: os.stat_result | None) -> bool
     found = _status(output)
     if found is not None and there is not None:
         return stat.S_ISREG(found.st_mode) and os.path.samestat(found, there)
-    # two that do not exist yet; an input that does not is somebody else's error
+    # neither exists yet; a missing input is reported by whoever reads it
     return found is there is None and os.path.realpath(output) == os.path.realpath(other)
 
 

@@ -1,4 +1,4 @@
-"""Files and pipes that are read: never without end, never a device, a line at a time."""
+"""Reading files and pipes, line by line, with limits and never from a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from caw.io.files import StrPath, check_input
 
 LONGEST = 64 * 2**20  # bytes of a line, and of a text that is read as a whole
-ENDLESS = 2**30  # bytes without a line break after which a stream is given up
+ENDLESS = 2**30  # bytes without a line break after which reading stops
 PIECE = 2**20
 
 
@@ -21,19 +21,19 @@ def open_input(source: StrPath) -> Iterator[Any]:
     if source == "-":
         if sys.stdin is None:
             raise ValueError("stdin must be open, it is closed; name a file")
-        with contextlib.suppress(OSError):  # a stand-in for stdin is no open file
+        with contextlib.suppress(OSError):  # a replaced stdin may have no descriptor
             check_input(os.fstat(sys.stdin.fileno()), "stdin")
         yield sys.stdin.buffer
         return
-    check_input(os.stat(source), str(source))  # before it is opened: some devices act on that
+    check_input(os.stat(source), str(source))  # before it is opened, which makes some devices act
     with open(source, "rb") as file:
         yield file
 
 
 def lines_of(file: Any, longest: int = LONGEST) -> Iterator[bytes | None]:
-    """Lines of a binary file, their "\\n" included; None in place of one beyond `longest` bytes, which is not held.
+    """Lines of a binary file, their "\\n" included; None in place of one beyond `longest` bytes.
 
-    Raises ValueError for a stream that goes on and on without a line break.
+    Raises ValueError for a stream that does not end and has no line breaks.
     """
     piece = min(PIECE, longest + 1)
     while line := file.readline(piece):
@@ -61,7 +61,7 @@ def too_long(longest: int = LONGEST) -> str:
 
 
 def read_bounded(source: StrPath, longest: int = LONGEST) -> bytes:
-    """All bytes of a file or pipe; - is stdin. Raises ValueError beyond `longest`, of which no more is held."""
+    """All bytes of a file or pipe; - is stdin. Raises ValueError beyond `longest` bytes; no more are kept."""
     with open_input(source) as file:
         content: bytes = file.read(longest + 1)
     if len(content) > longest:

@@ -144,7 +144,7 @@ class JsonlWriter:
         self.path, self.existing = Path(path), list[Any]()
         _check_writable(self.path, resume)
         busy = busy or f"{self.path} is being written by another process; wait for it, or name another output"
-        # a link to nothing is made into a file, which O_EXCL refuses to do
+        # O_EXCL would refuse a dangling link, which may be made into a file
         self._target = Path(os.path.realpath(path))
         with naming(self.path):
             self._open(resume, busy, wait)
@@ -157,7 +157,7 @@ class JsonlWriter:
         _close_in_children(self)
 
     def _open(self, resume: bool, busy: str, wait: bool) -> None:
-        alone = 0 if resume else os.O_EXCL  # of two that start at once, one has made it
+        alone = 0 if resume else os.O_EXCL  # another process made it at the same moment
 
         def opener(name: str, flags: int) -> int:
             return os.open(name, flags | alone, 0o666)
@@ -171,16 +171,16 @@ class JsonlWriter:
             except BaseException:
                 self._file.close()
                 raise
-            if not self._removed():  # by the process that was waited for
+            if not self._removed():  # by the process that held the lock
                 return
             self._file.close()
 
     def _removed(self) -> bool:
-        """Whether lines would go to a file that nobody can find any more."""
+        """Whether the file was deleted meanwhile, so that lines would be lost."""
         found = os.fstat(self._file.fileno())
         if found.st_nlink:
             return False
-        with contextlib.suppress(OSError):  # some file systems count no links
+        with contextlib.suppress(OSError):  # some file systems do not count links
             return not os.path.samestat(found, os.stat(self._target))
         return True
 
@@ -196,17 +196,17 @@ class JsonlWriter:
             except BaseException:
                 try:
                     self._file.truncate(size)
-                except OSError:  # no other line may be glued to the half one
+                except OSError:  # nothing may be appended to half a line
                     self._file.close()
                 raise
 
     def close(self) -> None:
-        """Hand everything to the disk and let go of the file. Raises OSError if the disk did not take it."""
+        """Hand everything to the disk and let go of the file. Raises OSError if it could not be written."""
         if self._file.closed:
             return
         with naming(self.path):
             try:
-                os.fsync(self._file.fileno())  # file systems far away say only now that they are full
+                os.fsync(self._file.fileno())  # network file systems report only now that they are full
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
                     raise
@@ -236,7 +236,7 @@ def _check_writable(path: Path, resume: bool) -> None:
 
 
 def _close_in_children(writer: JsonlWriter) -> None:
-    """A forked child that outlives this process must not keep the lock."""
+    """A forked child may outlive this process and must not keep the lock."""
     there = weakref.ref(writer)
 
     def close() -> None:
@@ -290,7 +290,7 @@ def recover(
                 )
             kept.append(keep(row.value))
             end += len(raw)
-            if not whole:  # what stands there now is the line break it just got
+            if not whole:  # the line break that was just added
                 break
     return kept
 

@@ -1,4 +1,4 @@
-"""Progress bars on stderr, only where somebody looks."""
+"""Progress bars on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Bar:
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"),
             TimeElapsedColumn(), Left(),
         )  # fmt: skip
-        # what is printed to stdout meanwhile stays there: rich would send it to stderr
+        # rich would send what is printed to stdout meanwhile to stderr
         self.bar = Progress(
             *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, speed_estimate_period=STEADY
         )
@@ -76,7 +76,7 @@ class Bar:
 
 
 def doing(what: str) -> contextlib.AbstractContextManager[Any]:
-    """A spinner that says what is done inside the block, where nothing can be counted."""
+    """A spinner that says what is done inside the block, for work that has no count."""
     if not sys.stderr.isatty():
         return contextlib.nullcontext()
     from rich.console import Console

@@ -31,7 +31,7 @@ def is_p(p: float) -> str:
 
 def shown(value: Any) -> str:
     """A value in a message: on one line, and short."""
-    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to write the longest ones
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print very long integers
         return f"an integer of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -21,7 +21,7 @@ def tokenizer_end_ids(tokenizer: Any) -> set[int]:
     """A tokenizer's end-of-text id and its well-known end tokens."""
     special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "added_tokens_decoder", {}))
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in END_TOKENS}
-    # a token that the tokenizer does not know becomes <unk>, which ends nothing (but is itself the end token of some)
+    # unknown tokens become <unk>, which ends nothing, except where it is the end token itself
     unknown = getattr(tokenizer, "unk_token_id", None)
     named = getattr(tokenizer, "unk_token", None)
     found = {i for token, i in ids.items() if i in special and (i != unknown or token == named)}
@@ -29,7 +29,7 @@ def tokenizer_end_ids(tokenizer: Any) -> set[int]:
 
 
 def require_tokenizer(tokenizer: Any) -> None:
-    """Raise TypeError for what is no transformers tokenizer, a class of them included."""
+    """Raise TypeError unless it is a transformers tokenizer; a class of them is not."""
     usable = callable(tokenizer) and hasattr(tokenizer, "all_special_ids") and not isinstance(tokenizer, type)
     if not usable:
         found = f"the class {tokenizer.__name__}" if isinstance(tokenizer, type) else type(tokenizer).__name__

@@ -1,4 +1,4 @@
-"""Whether a str is text: Python's may hold half of a surrogate pair, which UTF-8 and every tokenizer lack."""
+"""Whether a str is valid Unicode: Python's may hold half of a surrogate pair, which UTF-8 cannot encode."""
 
 from __future__ import annotations
 
