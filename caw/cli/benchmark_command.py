@@ -32,36 +32,42 @@ MODES_HELP = (
 def benchmark(
     model: Annotated[str, typer.Option(help=f"{DEMO_MODEL}, a .gguf file, a folder or a hub id.")] = DEMO_MODEL,
     shapes: Annotated[
-        str | None, typer.Option(help="Random weights of these shapes instead of --model.", metavar="|".join(SHAPES))
+        str | None,
+        typer.Option(help="Use random weights of these shapes instead of --model.", metavar="|".join(SHAPES)),
     ] = None,
     size: Annotated[
-        str, opt.panel(CASES, "How much to measure where the options below say nothing.", metavar="|".join(SIZES))
+        str, opt.panel(CASES, "How much to measure, unless the options below say so.", metavar="|".join(SIZES))
     ] = "quick",
     modes: Annotated[str | None, opt.panel(CASES, MODES_HELP, metavar="NAME,...")] = None,
     batch: Annotated[str | None, opt.panel(CASES, "Batch sizes.", metavar="N,...")] = None,
     prompt: Annotated[str | None, opt.panel(CASES, "Prompt lengths in tokens.", metavar="N,...")] = None,
     tokens: Annotated[int | None, opt.panel(CASES, "New tokens per sequence.")] = None,
     candidates: Annotated[
-        str, opt.panel(CASES, "Candidate slots to repeat the look-ahead of EXP with.", metavar="N,...")
+        str, opt.panel(CASES, "Also run EXP's look-ahead with these numbers of candidate slots.", metavar="N,...")
     ] = "",
-    rounds: Annotated[int | None, opt.panel(CASES, "Repetitions, all modes in turn in each.")] = None,
-    max_seconds: Annotated[float | None, opt.panel(CASES, "Begin no repetition of a case after so many.")] = None,
+    rounds: Annotated[int | None, opt.panel(CASES, "Repetitions; each runs all modes in turn.")] = None,
+    max_seconds: Annotated[
+        float | None, opt.panel(CASES, "Start no new repetition of a case after this many seconds.")
+    ] = None,
     memory: Annotated[
         bool | None,
         opt.panel(CASES, "Measure peak memory; on a CPU a process for each mode.", "--memory/--no-memory"),
     ] = None,
     allow_differences: Annotated[
-        bool, opt.panel(CASES, "Go on where sides that must give the same tokens do not.", "--allow-differences")
+        bool, opt.panel(CASES, "Continue even if sides that must give the same tokens differ.", "--allow-differences")
     ] = False,
     theta: Annotated[float, opt.panel(opt.POLICY, "Leave tokens above this importance unmarked.")] = THETA,
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
-    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Everything that was measured.", "--json")] = None,
+    json_file: Annotated[
+        Path | None, opt.panel(OUTPUT, "Write everything that was measured as JSON.", "--json")
+    ] = None,
     plot_file: Annotated[
-        Path | None, opt.panel(OUTPUT, "SVG or image file: bars of time and memory.", "--plot")
+        Path | None, opt.panel(OUTPUT, "Draw bars of time and memory to an SVG or image file.", "--plot")
     ] = None,
     compare_file: Annotated[
-        Path | None, opt.panel(OUTPUT, "A saved run: show what changed by more than its noise.", "--compare")
+        Path | None,
+        opt.panel(OUTPUT, "Compare with this saved run: show what changed by more than noise.", "--compare"),
     ] = None,
     dtype: opt.DType = "auto",
     device: opt.Device = None,

@@ -20,9 +20,9 @@ KEY = "caw demo"
 
 
 def demo(
-    prompt: Annotated[str, typer.Option(help="What the model is asked.")] = PROMPT,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest text.")] = 180,
-    html: Annotated[Path | None, typer.Option(help="Write the result as a page of its own, too.")] = None,
+    prompt: Annotated[str, typer.Option(help="What to ask the model.")] = PROMPT,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.")] = 180,
+    html: Annotated[Path | None, typer.Option(help="Also write the result as an HTML page.")] = None,
     key: opt.Key = None,
     gamma: Annotated[float, typer.Option(help="Green share of the vocabulary.", rich_help_panel=opt.MARK)] = GAMMA,
     delta: Annotated[float, typer.Option(help="Logit bonus of green tokens.", rich_help_panel=opt.MARK)] = DELTA,

@@ -69,40 +69,53 @@ def detect(
     vocab_size: opt.VocabSize = None,
     payload_bits: opt.PayloadBits = None,
     config: Annotated[
-        Path | None, opt.panel(opt.MARK, "YAML file of several watermarks to look for at once.", "--config")
+        Path | None, opt.panel(opt.MARK, "YAML file with several watermarks to look for at once.", "--config")
     ] = None,
     fpr: Annotated[float, opt.panel(TEST, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
     mode: Annotated[
-        str, opt.panel(TEST, "Count evidence once, or as the other system of the format does.", metavar="exact|compat")
+        str,
+        opt.panel(
+            TEST,
+            "exact counts each piece of evidence once, compat counts as the format's own system does.",
+            metavar="exact|compat",
+        ),
     ] = "exact",
-    mid_p: Annotated[bool, opt.panel(TEST, "Mid-p values: uniform on average, not conservative.", "--mid-p")] = False,
+    mid_p: Annotated[
+        bool, opt.panel(TEST, "Use mid-p values, which are uniform on average instead of conservative.", "--mid-p")
+    ] = False,
     normalize: Annotated[
-        str | None, opt.panel(TEST, "Steps before tokenising, in order.", metavar="nfc,nfkc,spaces,quotes")
+        str | None,
+        opt.panel(TEST, "Clean-up steps before tokenising, in this order.", metavar="nfc,nfkc,spaces,quotes"),
     ] = None,
-    prefix: Annotated[str, opt.panel(TEST, "A prompt or template that texts begin with and that is not tested.")] = "",
+    prefix: Annotated[
+        str, opt.panel(TEST, "Prompt or template at the start of every text, left out of the test.")
+    ] = "",
     weights: Annotated[
-        str | None, opt.panel(TEST, "Weights per token: a shipped table or a file of `caw detection-weights`.")
+        str | None, opt.panel(TEST, "Weights per token: a shipped table, or a file made by `caw detection-weights`.")
     ] = None,
     regions: Annotated[
-        bool, opt.panel(TEST, "Test parts of each text too, and say which are marked.", "--regions")
+        bool, opt.panel(TEST, "Also test parts of each text, and say which are marked.", "--regions")
     ] = False,
-    as_json: Annotated[bool, opt.panel(REPORT, "One JSON object a text on stdout.", "--json")] = False,
+    as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
     scores: Annotated[bool, opt.panel(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
-    html: Annotated[Path | None, opt.panel(REPORT, "Write a page that shows the evidence.", "--html")] = None,
+    html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page that shows the evidence.", "--html")] = None,
     null: Annotated[
-        str | None, opt.panel(REPORT, "JSONL of unmarked texts: measure false positives of the key.", "--null-report")
+        str | None,
+        opt.panel(REPORT, "JSONL of unmarked texts: measure how often this key raises false alarms.", "--null-report"),
     ] = None,
     qq: Annotated[Path | None, opt.panel(REPORT, "SVG or image file for the QQ plot of --null-report.", "--qq")] = None,
-    power: Annotated[str | None, opt.panel(REPORT, "JSONL of marked texts: share found by length.", "--power")] = None,
+    power: Annotated[
+        str | None, opt.panel(REPORT, "JSONL of marked texts: show the share found at each length.", "--power")
+    ] = None,
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
 
     Give the key, watermark and parameters that the text was generated with. The p-value is the share of all keys under
     which this text, if it is not marked, would score as high. The exit code says whether the test ran, not what it
-    found: 0 it ran (a file without lines is said to be one), 1 some lines of --input were bad, 2 bad usage.
+    found: 0 it ran, 1 some lines of --input were bad, 2 bad usage.
 
-    --regions finds marked parts of longer text. One p-value is printed, corrected for the search: a text that is marked
-    all over needs half of the p-value that it needs without --regions.
+    --regions finds marked parts of longer text. It prints one p-value, corrected for the search: a text that is marked
+    throughout needs a p-value half as large as without --regions.
 
     Examples:
 

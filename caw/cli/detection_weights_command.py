@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def detection_weights(
-    tokenizer: Annotated[str, typer.Option(help="Of the model that wrote the texts; the table is for it.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="Tokenizer of the model that wrote the texts; the table is made for it.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Table to write, a .safetensors file.")],
     input: Annotated[
         str | None,
@@ -38,17 +40,17 @@ def detection_weights(
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(help="Instead of texts: a table whose kinds of tokens this tokenizer's shall weigh as."),
+        typer.Option(help="Instead of texts: copy the weights of each kind of token from this table."),
     ] = None,
     positions: Annotated[
         Path | None,
-        typer.Option(help="Instead of texts: what a model said of labelled texts, a folder of `caw train-evaluator`."),
+        typer.Option(help="Instead of texts: a --positions folder of `caw train-evaluator`."),
     ] = None,
-    evaluator: Annotated[str | None, typer.Option(help="With --positions: weights, by name or file.")] = None,
-    theta: Annotated[float, typer.Option(help="With --positions: of the policy that will mark.")] = THETA,
+    evaluator: Annotated[str | None, typer.Option(help="With --positions: the evaluator, by name or file.")] = None,
+    theta: Annotated[float, typer.Option(help="With --positions: theta of the policy that will mark.")] = THETA,
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
     prior: Annotated[
-        float | None, typer.Option(help="Evidence that a rare token borrows from its kind [what fits best].", min=1)
+        float | None, typer.Option(help="How much evidence a rare token borrows from its kind [what fits best].", min=1)
     ] = None,
 ) -> None:
     """Make a table of weights for `caw detect --weights`.

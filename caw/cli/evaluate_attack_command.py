@@ -22,13 +22,15 @@ def evaluate_attack_command(
     run_folder: Annotated[Path, typer.Argument(help="Output of `caw evaluate run`.")],
     attack: Annotated[list[str], typer.Option(help="KIND:STRENGTH, see below; repeatable.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="Cells whose name matches this glob, e.g. '*.kgw.*'; repeatable.")
+        list[str] | None, typer.Option(help="Only cells whose name matches this glob, e.g. '*.kgw.*'; repeatable.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
-    human: Annotated[bool, typer.Option("--human/--no-human", help="Attack people's answers too.")] = True,
+    limit: Annotated[int | None, typer.Option(help="At most this many questions of each cell.", min=1)] = None,
+    human: Annotated[
+        bool, typer.Option("--human/--no-human", help="Also attack the answers that people wrote.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Seed of every attack.", min=0)] = 0,
     wordnet: Annotated[
-        Path | None, opt.panel(RESOURCES, "Folder of WordNet's data and index files [usual places].")
+        Path | None, opt.panel(RESOURCES, "Folder with WordNet's data and index files [the usual places].")
     ] = None,
     ranker: Annotated[
         str | None,
@@ -40,8 +42,10 @@ def evaluate_attack_command(
     paraphrase_model: Annotated[str | None, opt.panel(ENDPOINT, "Name of the model at the endpoint.")] = None,
     base_url: Annotated[str | None, opt.panel(ENDPOINT, "Address of an OpenAI-compatible endpoint.")] = None,
     key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
-    requests_per_minute: Annotated[float | None, opt.panel(ENDPOINT, "Limit over all threads.")] = None,
-    workers: Annotated[int, opt.panel(ENDPOINT, "Requests at once.", min=1)] = 8,
+    requests_per_minute: Annotated[
+        float | None, opt.panel(ENDPOINT, "At most this many requests a minute, over all threads.")
+    ] = None,
+    workers: Annotated[int, opt.panel(ENDPOINT, "How many requests run at once.", min=1)] = 8,
     threads: Annotated[int | None, opt.panel(RUNNING, "CPU threads [all cores].", min=1)] = None,
 ) -> None:
     """Edit the texts of a run, marked and unmarked ones, and test them again for marks.

@@ -58,7 +58,7 @@ class Output:
 
 def evaluate_evaluator_command(
     model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
-    labels: Annotated[Path, typer.Option(help="JSONL of key segments, a document a line.")],
+    labels: Annotated[Path, typer.Option(help="JSONL of key segments, one document per line.")],
     data_dir: Annotated[
         Path, typer.Option(envvar="CAW_DATA_DIR", help="Folder with the labelled texts, DATASET/SPLIT.jsonl.")
     ],
@@ -83,13 +83,19 @@ def evaluate_evaluator_command(
             TRAINING, "Train the variants of the ablation [if --evaluator knows these labels].", "--train/--no-train"
         ),
     ] = None,
-    seeds: Annotated[int, opt.panel(TRAINING, "Trainings of each variant.", min=1)] = 5,
-    transforms: Annotated[str, opt.panel(TRAINING, "Of probabilities, in this order.")] = ",".join(TRANSFORMS),
-    window: Annotated[str | None, opt.panel(TRAINING, "Only this window.", metavar="|".join(WINDOWS))] = None,
-    max_epochs: Annotated[int, opt.panel(TRAINING, "Of each training.", min=1)] = QUICK.max_epochs,
-    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Figures of every evaluator.", "--json")] = None,
-    table: Annotated[Path | None, opt.panel(OUTPUT, "Markdown table with intervals, and how it was made.")] = None,
-    plot: Annotated[Path | None, opt.panel(OUTPUT, "SVG or image file of the figures.")] = None,
+    seeds: Annotated[int, opt.panel(TRAINING, "How often each variant is trained.", min=1)] = 5,
+    transforms: Annotated[
+        str, opt.panel(TRAINING, "Transforms of the probabilities to try, in this order.")
+    ] = ",".join(TRANSFORMS),
+    window: Annotated[str | None, opt.panel(TRAINING, "Try only this window.", metavar="|".join(WINDOWS))] = None,
+    max_epochs: Annotated[int, opt.panel(TRAINING, "Most epochs of each training.", min=1)] = QUICK.max_epochs,
+    json_file: Annotated[
+        Path | None, opt.panel(OUTPUT, "Write the figures of every evaluator as JSON.", "--json")
+    ] = None,
+    table: Annotated[
+        Path | None, opt.panel(OUTPUT, "Write a Markdown table with intervals, and how it was made.")
+    ] = None,
+    plot: Annotated[Path | None, opt.panel(OUTPUT, "Draw the figures to an SVG or image file.")] = None,
     dtype: opt.DType = "float32",
     device: opt.Device = None,
     threads: opt.Threads = None,

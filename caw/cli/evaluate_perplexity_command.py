@@ -22,9 +22,9 @@ def evaluate_perplexity_command(
         str, typer.Option(help="What the model reads before a text.", metavar="question|prompt|nothing")
     ] = "question",
     only: Annotated[
-        list[str] | None, typer.Option(help="Cells whose name matches this glob, e.g. '*.0'; repeatable.")
+        list[str] | None, typer.Option(help="Only cells whose name matches this glob, e.g. '*.0'; repeatable.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many questions of each cell.", min=1)] = None,
     device: opt.Device = None,
     dtype: opt.DType = "auto",
     threads: opt.Threads = None,

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def evaluate_run_command(
     config: Annotated[Path, typer.Option("--config", "-c", help="YAML file; see below.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder, instead of the config's.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many questions of each cell.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many questions of each cell.", min=1)] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Cells whose name matches this glob, e.g. '*.kgw.soft.0'; repeatable.")
+        list[str] | None, typer.Option(help="Only cells whose name matches this glob, e.g. '*.kgw.soft.0'; repeatable.")
     ] = None,
     rank: Annotated[
         int, typer.Option(envvar="RANK", help="Number of this process, from 0; torchrun sets it.", min=0)
@@ -35,7 +35,7 @@ def evaluate_run_command(
     ] = False,
     publish_to: Annotated[
         Path | None,
-        typer.Option("--publish", help="Copy config, ids, answers, scores and results here; no texts."),
+        typer.Option("--publish", help="Copy config, ids, answers, scores and results to this folder, but no texts."),
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads [all cores].", min=1)] = None,
 ) -> None:

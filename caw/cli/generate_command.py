@@ -27,9 +27,9 @@ def generate(
         typer.Option("--input", "-i", help='JSONL, a prompt a line: {"prompt": ..., "id": ...}; - is stdin.'),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="JSONL file; without it, stdout.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue --output after the lines it has.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --output after the lines it already has.")] = False,
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
-    with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Repeat the prompt in the output line.")] = False,
+    with_prompt: Annotated[bool, typer.Option("--with-prompt", help="Include the prompt in each output line.")] = False,
     watermark: opt.WatermarkName = "kgw",
     key: opt.Key = None,
     gamma: opt.Gamma = None,
@@ -48,8 +48,8 @@ def generate(
     theta: opt.Theta = None,
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest text.", rich_help_panel=opt.DECODING)] = 200,
-    min_new_tokens: Annotated[int, typer.Option(help="Shortest text.", rich_help_panel=opt.DECODING)] = 0,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", rich_help_panel=opt.DECODING)] = 200,
+    min_new_tokens: Annotated[int, typer.Option(help="Fewest tokens of a text.", rich_help_panel=opt.DECODING)] = 0,
     chat: Annotated[
         bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.", rich_help_panel=opt.DECODING)
     ] = False,
@@ -58,12 +58,16 @@ def generate(
     ] = None,
     mark_eos: opt.MarkEos = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Sample; else greedy.", rich_help_panel=opt.DECODING)
+        bool, typer.Option("--sample", help="Sample instead of decoding greedily.", rich_help_panel=opt.DECODING)
     ] = False,
     temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
-    top_k: Annotated[int, typer.Option(help="0 is off.", rich_help_panel=opt.DECODING)] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.", rich_help_panel=opt.DECODING)] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    top_k: Annotated[
+        int, typer.Option(help="Sample from this many tokens; 0 is off.", rich_help_panel=opt.DECODING)
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from this share of probability; 1 is off.", rich_help_panel=opt.DECODING)
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
     branching: Annotated[
         str,
         typer.Option(
@@ -72,7 +76,9 @@ def generate(
             metavar="tree|sequential|batch",
         ),
     ] = "tree",
-    trace: Annotated[bool, typer.Option("--trace", help="Add what decoding did at each token to the line.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Add what decoding did at each token to the output line.")
+    ] = False,
     batch_size: Annotated[
         int | None, typer.Option(help="Texts decoded at once [8].", min=1, rich_help_panel=opt.RUNNING)
     ] = None,
@@ -85,12 +91,12 @@ def generate(
 ) -> None:
     """Generate (watermarked) texts from one prompt, or from a JSONL file of prompts.
 
-    Texts are marked by CAW, at every token as strongly as its importance allows, where the model has an evaluator;
-    else at full strength. One line on stderr says which.
+    Where the model has an evaluator, CAW marks each token as strongly as its importance allows. Other models are marked
+    at full strength. A line on stderr says which.
 
-    An output line holds id, text, tokens, finish_reason, watermark, policy, key_id (never the key) and settings, and is
-    written as soon as its text is finished, so not in the order of the input. An id is the input's, or its line number.
-    Interrupted or killed, the lines written stay, and the same command with --resume goes on after them.
+    An output line holds id, text, tokens, finish_reason, watermark, policy, key_id (never the key) and settings. It is
+    written as soon as its text is finished, so the order may differ from the input's. The id is the input's, or else
+    the line number. After an interruption, the same command with --resume continues after the lines already written.
 
     Examples:
 

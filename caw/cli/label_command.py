@@ -42,45 +42,53 @@ def label(
         typer.Option(envvar="CAW_DATA_DIR", help="Folder with the texts, DATASET/SPLIT.jsonl of question, answer."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Label file to write, OUTPUT.jsonl.")],
-    labeler: Annotated[str, typer.Option(help="Who marks.", metavar="|".join(LABELERS))] = "lexical",
+    labeler: Annotated[str, typer.Option(help="What marks the segments.", metavar="|".join(LABELERS))] = "lexical",
     model: Annotated[
         str | None,
         typer.Option(help="openai: its name at the endpoint; counterfactual: a model as for `caw generate`."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue --output: what it has is not done again.")] = False,
-    dataset: Annotated[str, opt.panel(DOCUMENTS, "Folder in --data-dir.")] = "gsm8k",
-    split: Annotated[str, opt.panel(DOCUMENTS, "File in it.")] = "train",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue --output after the documents it already has.")
+    ] = False,
+    dataset: Annotated[str, opt.panel(DOCUMENTS, "Folder inside --data-dir.")] = "gsm8k",
+    split: Annotated[str, opt.panel(DOCUMENTS, "File inside that folder.")] = "train",
     documents: Annotated[
-        str | None, opt.panel(DOCUMENTS, "Which lines, counted from 0 [all].", metavar="0-99,250,...")
+        str | None, opt.panel(DOCUMENTS, "Which lines to label, counted from 0 [all].", metavar="0-99,250,...")
     ] = None,
-    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "The documents of this label file.")] = None,
-    limit: Annotated[int | None, opt.panel(DOCUMENTS, "At most so many.", min=1)] = None,
+    same_as: Annotated[Path | None, opt.panel(DOCUMENTS, "Label the documents of this label file.")] = None,
+    limit: Annotated[int | None, opt.panel(DOCUMENTS, "Label at most this many.", min=1)] = None,
     compare: Annotated[Path | None, opt.panel(DOCUMENTS, "Print the agreement with this label file.")] = None,
     tokenizer: Annotated[
         str | None, opt.panel(DOCUMENTS, "For --compare (agreement of tokens) and the cost estimate (exact counts).")
     ] = None,
-    kinds: Annotated[str, opt.panel("Labeler lexical", "What counts.")] = ",".join(KINDS),
+    kinds: Annotated[str, opt.panel("Labeler lexical", "What counts as a key segment.")] = ",".join(KINDS),
     base_url: Annotated[
         str | None, opt.panel(ENDPOINT, "The endpoint [OpenAI's own].", "--base-url", envvar="OPENAI_BASE_URL")
     ] = None,
     key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable that holds the key.")] = "OPENAI_API_KEY",
-    timeout: Annotated[float, opt.panel(ENDPOINT, "Seconds a request may take.")] = 60.0,
-    retries: Annotated[int, opt.panel(ENDPOINT, "Of a request that failed for a while.", min=0)] = 5,
-    workers: Annotated[int, opt.panel(ENDPOINT, "Requests at once.", min=1, max=64)] = 4,
-    rate: Annotated[float | None, opt.panel(ENDPOINT, "Requests a minute at most.", "--requests-per-minute")] = None,
+    timeout: Annotated[float, opt.panel(ENDPOINT, "Longest time for a request, in seconds.")] = 60.0,
+    retries: Annotated[int, opt.panel(ENDPOINT, "How often a failed request is repeated.", min=0)] = 5,
+    workers: Annotated[int, opt.panel(ENDPOINT, "How many requests run at once.", min=1, max=64)] = 4,
+    rate: Annotated[
+        float | None, opt.panel(ENDPOINT, "At most this many requests a minute.", "--requests-per-minute")
+    ] = None,
     schema: Annotated[
         bool,
-        opt.panel(ENDPOINT, "Hold replies to a JSON schema; off for endpoints that cannot.", "--schema/--no-schema"),
+        opt.panel(
+            ENDPOINT, "Ask for replies in a JSON schema; switch off for endpoints that cannot.", "--schema/--no-schema"
+        ),
     ] = True,
-    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Of a million tokens read.", min=0)] = None,
-    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Of a million tokens written.", min=0)] = None,
-    yes: Annotated[bool, opt.panel(ENDPOINT, "Do not ask before the run.", "--yes", "-y")] = False,
-    alternatives: Annotated[int, opt.panel(COUNTERFACTUAL, "Other tokens tried in each place.", min=1)] = 2,
-    horizon: Annotated[int, opt.panel(COUNTERFACTUAL, "Following tokens that count as the rest.", min=1)] = 16,
-    rest_nats: Annotated[float, opt.panel(COUNTERFACTUAL, "Key where the rest loses so much log-probability.")] = 4.0,
-    answer_nats: Annotated[float, opt.panel(COUNTERFACTUAL, "Key where the final answer loses so much.")] = 0.5,
+    input_price: Annotated[float | None, opt.panel(ENDPOINT, "Price of a million tokens read.", min=0)] = None,
+    output_price: Annotated[float | None, opt.panel(ENDPOINT, "Price of a million tokens written.", min=0)] = None,
+    yes: Annotated[bool, opt.panel(ENDPOINT, "Start without asking.", "--yes", "-y")] = False,
+    alternatives: Annotated[int, opt.panel(COUNTERFACTUAL, "How many other tokens to try in each place.", min=1)] = 2,
+    horizon: Annotated[int, opt.panel(COUNTERFACTUAL, "How many following tokens count as the rest.", min=1)] = 16,
+    rest_nats: Annotated[float, opt.panel(COUNTERFACTUAL, "Key if the rest loses this much log-probability.")] = 4.0,
+    answer_nats: Annotated[
+        float, opt.panel(COUNTERFACTUAL, "Key if the final answer loses this much log-probability.")
+    ] = 0.5,
     with_answer: Annotated[
-        bool, opt.panel(COUNTERFACTUAL, "Look at the final answer; without it, much faster.", "--answer/--no-answer")
+        bool, opt.panel(COUNTERFACTUAL, "Also look at the final answer; much faster without.", "--answer/--no-answer")
     ] = True,
     dtype: opt.DType = "float32",
     device: opt.Device = None,
@@ -91,8 +99,8 @@ def label(
     Labelers: lexical (numbers, operators, currency, names, answer letters; no model), counterfactual (tokens whose
     replacement makes a local model think the rest or the final answer less likely), openai (a language model behind any
     OpenAI-compatible endpoint). Lines hold offsets, never texts; OUTPUT.json beside them says how they were made.
-    Documents that could not be labelled are named and left out, the others go on (exit code 1); interrupted or killed,
-    the lines written stay, and the same command with --resume does what is missing.
+    Documents that could not be labelled are named and left out (exit code 1). After an interruption, the same command
+    with --resume does what is missing.
 
     Examples:
 

@@ -43,65 +43,85 @@ BETA_HELP = ", ".join(f"{beta:g} for {model}" for model, beta in BETA_BY_MODEL.i
 WatermarkName = Annotated[str, panel(MARK, "Which watermark.", "--watermark", metavar="|".join([*WATERMARKS, "none"]))]
 MarkName = Annotated[str, panel(MARK, "Which watermark to look for.", "--watermark", metavar="|".join(WATERMARKS))]
 KEY_HELP = (
-    "Secret: an integer below 2^64, or text that is no number. In CAW_KEY, set by `read -rs CAW_KEY; export CAW_KEY` "
-    "or from a file by `export CAW_KEY=$(cat keyfile)`, it stays out of the shell's history."
+    "Secret: an integer below 2^64, or text that is not a number. Set CAW_KEY instead to keep it out of the shell's "
+    "history: `read -rs CAW_KEY; export CAW_KEY`, or from a file `export CAW_KEY=$(cat keyfile)`."
 )
 Key = Annotated[str | None, panel(MARK, KEY_HELP, "--key", envvar="CAW_KEY", metavar="KEY")]
 Gamma = Annotated[float | None, panel(MARK, f"kgw, unigram: green share of the vocabulary [{GAMMA:g}].", "--gamma")]
 Delta = Annotated[float | None, panel(MARK, f"kgw, unigram: logit bonus of green tokens [{DELTA:g}].", "--delta")]
 Seeding = Annotated[
-    str | None, panel(MARK, "kgw [lefthash]; other formats have more.", "--seeding", metavar="lefthash|selfhash")
+    str | None,
+    panel(
+        MARK,
+        "kgw: how the context seeds the choice [lefthash]; other formats have more.",
+        "--seeding",
+        metavar="lefthash|selfhash",
+    ),
 ]
 FormatName = Annotated[
     str | None,
-    panel(MARK, "Number format, to share texts with other systems [native].", "--format",
+    panel(MARK, "Which system's number format to use [native].", "--format",
             metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual"),
 ]  # fmt: skip
-Payload = Annotated[int | None, panel(MARK, "kgw, exp: a number that the text shall carry.", "--payload")]
-PayloadBits = Annotated[int | None, panel(MARK, "kgw, exp: bits of the payload, 1 to 32.", "--payload-bits")]
+Payload = Annotated[int | None, panel(MARK, "kgw, exp: a number to hide in the text.", "--payload")]
+PayloadBits = Annotated[int | None, panel(MARK, "kgw, exp: size of the payload in bits, 1 to 32.", "--payload-bits")]
 VocabSize = Annotated[
-    int | None, panel(MARK, "Number of the model's logits; other systems' formats need it to detect.", "--vocab-size")
+    int | None, panel(MARK, "Number of the model's logits; needed to detect other systems' formats.", "--vocab-size")
 ]
-ContextWidth = Annotated[int | None, panel(MARK, "Tokens that seed kgw [1; selfhash 4] or exp [4].", "--context-width")]
-TopKExp = Annotated[int | None, panel(MARK, f"exp: tokens that race at strength 1 [{TOP_K_EXP}].", "--top-k-exp")]
+ContextWidth = Annotated[
+    int | None, panel(MARK, "How many tokens seed each choice: kgw [1; selfhash 4], exp [4].", "--context-width")
+]
+TopKExp = Annotated[
+    int | None,
+    panel(MARK, f"exp: how many of the likeliest tokens compete at strength 1 [{TOP_K_EXP}].", "--top-k-exp"),
+]
 StrengthExp = Annotated[
-    str | None, panel(MARK, "exp: what strength varies [top_k].", "--strength-exp", metavar="top_k|scale")
+    str | None, panel(MARK, "exp: what the strength changes [top_k].", "--strength-exp", metavar="top_k|scale")
 ]
 
 PolicyName = Annotated[
     str | None,
-    panel(POLICY, "How strongly each token is marked [capacity, which is CAW; fixed for models without evaluator].",
+    panel(POLICY, "How strongly each token is marked [capacity, which is CAW; fixed where the model has no evaluator].",
             "--policy", metavar="|".join(POLICIES)),
 ]  # fmt: skip
-Strength = Annotated[float | None, panel(POLICY, f"fixed, entropy, logit-delta: strength where marked [{STRENGTH:g}].")]
-Nats = Annotated[float | None, panel(POLICY, "entropy: mark only above this entropy.")]
-Gap = Annotated[float | None, panel(POLICY, "logit-delta: mark only below this gap of the two best logits.")]
+Strength = Annotated[
+    float | None, panel(POLICY, f"fixed, entropy, logit-delta: strength of marked tokens [{STRENGTH:g}].")
+]
+Nats = Annotated[float | None, panel(POLICY, "entropy: mark only where the entropy (in nats) is above this.")]
+Gap = Annotated[float | None, panel(POLICY, "logit-delta: mark only where the two best logits are closer than this.")]
 Theta = Annotated[float | None, panel(POLICY, f"capacity: leave tokens above this importance unmarked [{THETA:g}].")]
 Beta = Annotated[
-    float | None, panel(POLICY, f"capacity: strength where a token has no importance [{BETA:g}; {BETA_HELP}].")
+    float | None, panel(POLICY, f"capacity: strength for tokens of no importance [{BETA:g}; {BETA_HELP}].")
 ]
 EvaluatorName = Annotated[
-    str | None, panel(POLICY, "capacity: shipped weights by name, or a .safetensors file [the model's own].")
+    str | None, panel(POLICY, "capacity: name of a shipped evaluator, or a .safetensors file [the model's own].")
 ]
 
 Device = Annotated[str | None, panel(RUNNING, "cpu, cuda, cuda:1, ... [cuda if there is one].", "--device")]
-DType = Annotated[str, panel(RUNNING, "Number format of the model.", "--dtype", metavar="auto|" + "|".join(DTYPES))]
+DType = Annotated[
+    str, panel(RUNNING, "Precision that the model runs in.", "--dtype", metavar="auto|" + "|".join(DTYPES))
+]
 Threads = Annotated[int | None, panel(RUNNING, "CPU threads [all cores].", "--threads", min=1)]
 MaxMemory = Annotated[
-    str | None, panel(RUNNING, "Memory besides the weights, e.g. 8GiB [0.9 of what is free].", "--max-memory")
+    str | None, panel(RUNNING, "Memory to use besides the weights, e.g. 8GiB [0.9 of what is free].", "--max-memory")
 ]
 PrefillAttention = Annotated[
-    str, panel(RUNNING, "Attention of prompts.", "--prefill-attention", metavar="sdpa|flash_attention_2|eager")
+    str,
+    panel(
+        RUNNING, "Attention kernel for reading prompts.", "--prefill-attention", metavar="sdpa|flash_attention_2|eager"
+    ),
 ]
 MarkEos = Annotated[
     bool | None,
     panel(
         DECODING,
-        "Let the mark decide where texts end, or keep their ends [as the format's system].",
+        "Whether the mark may change where a text ends [as the format's own system does].",
         "--mark-eos/--keep-eos",
     ),
 ]
-Compile = Annotated[bool, panel(RUNNING, "Compile the model's body, which takes a minute.", "--compile")]
+Compile = Annotated[
+    bool, panel(RUNNING, "Run the model through torch.compile; preparing it takes a minute.", "--compile")
+]
 
 
 def parse_key(text: str) -> int | str:

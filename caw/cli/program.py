@@ -48,7 +48,7 @@ EVALUATIONS = {
     ),
     "attack": LazyCommand(
         "caw.cli.evaluate_attack_command", "evaluate_attack_command",
-        "Edit the texts of a run, marked and unmarked alike, and test them again for the marks.",
+        "Edit the texts of a run, marked and unmarked ones, and test them again for marks.",
     ),
     "perplexity": LazyCommand(
         "caw.cli.evaluate_perplexity_command", "evaluate_perplexity_command",

@@ -25,32 +25,38 @@ COLUMNS = ("auroc", "average_precision", "f1")
 
 def train_evaluator_command(
     model: Annotated[str, typer.Option(help="The model it is for: smollm2-135m, a .gguf file, a folder or a hub id.")],
-    labels: Annotated[Path, typer.Option(help="JSONL of key segments, a document a line.")],
+    labels: Annotated[Path, typer.Option(help="JSONL of key segments, one document per line.")],
     data_dir: Annotated[
         Path, typer.Option(envvar="CAW_DATA_DIR", help="Folder with the labelled texts, DATASET/SPLIT.jsonl.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Weights to write, OUTPUT.safetensors.")],
     positions: Annotated[
-        Path | None, typer.Option(help="Folder that keeps what the model said, for another training.")
+        Path | None, typer.Option(help="Folder that keeps the model's pass, so that another training can skip it.")
     ] = None,
     template: Annotated[str, typer.Option(help="The prompt before each reference answer.")] = TEMPLATE,
     prefix_file: Annotated[
-        Path | None, typer.Option(help="Text put before every prompt, few-shot examples say.")
+        Path | None, typer.Option(help="Text to put before every prompt, such as few-shot examples.")
     ] = None,
     statement: Annotated[
         str | None,
-        typer.Option(help="How answers are stated, with {answer}, instead of #### N: 'The answer is {answer}.', say."),
+        typer.Option(help="How answers are stated instead of #### N, such as 'The answer is {answer}.'"),
     ] = None,
     transform: Annotated[
         str | None,
         typer.Option(
-            help="Of probabilities [the best of all].", metavar="|".join(TRANSFORMS), rich_help_panel=FEATURES
+            help="Transform of the probabilities [the best of all].",
+            metavar="|".join(TRANSFORMS),
+            rich_help_panel=FEATURES,
         ),
     ] = None,
-    previous: Annotated[int, typer.Option(help="Positions before the token.", rich_help_panel=FEATURES)] = 1,
-    following: Annotated[int, typer.Option("--next", help="Positions after it.", rich_help_panel=FEATURES)] = 1,
+    previous: Annotated[
+        int, typer.Option(help="How many positions before the token it reads.", rich_help_panel=FEATURES)
+    ] = 1,
+    following: Annotated[
+        int, typer.Option("--next", help="How many positions after the token it reads.", rich_help_panel=FEATURES)
+    ] = 1,
     token_classes: Annotated[
-        bool, typer.Option(help="Probability of digits, names, ... as inputs.", rich_help_panel=FEATURES)
+        bool, typer.Option(help="Also read the probability of digits, names, ...", rich_help_panel=FEATURES)
     ] = True,
     line_ends: Annotated[
         bool, typer.Option(help="Count tokens that end a line as key.", rich_help_panel=TRAINING)

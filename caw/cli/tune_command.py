@@ -39,9 +39,9 @@ def tune_command(
     input: Annotated[
         str | None, typer.Option("--input", "-i", help='JSONL, a prompt a line: {"prompt": ...}; - is stdin.')
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="One prompt; several say more.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="A single prompt; several give better estimates.")] = None,
     field: Annotated[str, typer.Option(help="Field of --input that holds the prompt.")] = "prompt",
-    max_prompts: Annotated[int, typer.Option(help="Use the first so many.", min=1)] = 16,
+    max_prompts: Annotated[int, typer.Option(help="Use at most this many, from the start.", min=1)] = 16,
     protect: Annotated[
         float | None, opt.panel(TARGET, "Share of tokens that should stay unmarked.", metavar="SHARE")
     ] = None,
@@ -50,12 +50,12 @@ def tune_command(
     ] = None,
     fpr: Annotated[float, opt.panel(TARGET, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
     tokens: Annotated[
-        int | None, opt.panel(TARGET, "Length of the texts that --power is about [--max-new-tokens].", min=1)
+        int | None, opt.panel(TARGET, "Text length that --power refers to [--max-new-tokens].", min=1)
     ] = None,
     beta: Annotated[
         float | None,
         opt.panel(
-            TARGET, "Strength where a token has no importance [as for generate]; with both targets it is chosen."
+            TARGET, "Strength for tokens of no importance [as for generate]; chosen for you if both targets are given."
         ),
     ] = None,
     watermark: opt.MarkName = "kgw",
@@ -67,17 +67,17 @@ def tune_command(
     top_k_exp: opt.TopKExp = None,
     strength_exp: opt.StrengthExp = None,
     evaluator: opt.EvaluatorName = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest text.", rich_help_panel=opt.DECODING)] = 200,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", rich_help_panel=opt.DECODING)] = 200,
     chat: Annotated[
         bool, typer.Option("--chat", help="Wrap prompts in the model's chat template.", rich_help_panel=opt.DECODING)
     ] = False,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Sample; else greedy.", rich_help_panel=opt.DECODING)
+        bool, typer.Option("--sample", help="Sample instead of decoding greedily.", rich_help_panel=opt.DECODING)
     ] = False,
     temperature: Annotated[float, typer.Option(rich_help_panel=opt.DECODING)] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the sampling.", rich_help_panel=opt.DECODING)] = 0,
-    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Everything that was found.", "--json")] = None,
-    plot_file: Annotated[Path | None, opt.panel(OUTPUT, "SVG or image file of the curve.", "--plot")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.", rich_help_panel=opt.DECODING)] = 0,
+    json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write everything that was found as JSON.", "--json")] = None,
+    plot_file: Annotated[Path | None, opt.panel(OUTPUT, "Draw the curve to an SVG or image file.", "--plot")] = None,
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
