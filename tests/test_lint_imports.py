@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "lint_imports.py"))
-LAYERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
-ROOMS = [[name.strip() for name in layer.split(":")] for layer in LAYERS]
-PLANTED = "\n\ndef _planted() -> None:\n    from caw.cli import program\n"
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
 
 def sources_in(tmp_path: Path) -> Path:
@@ -31,19 +30,21 @@ def test_imports_point_one_way(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
-def test_a_wrong_import_in_any_room_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract["containers"][0])
+def test_a_wrong_import_in_any_room_is_found(contract: dict[str, Any], tmp_path: Path) -> None:
     """Inside a function's body, in a file of the room that is neither its first nor its __init__ where it has more."""
-    package = sources_in(tmp_path) / "caw"
-    below = [name for rooms in ROOMS[1:] for name in rooms]
+    folder, [container] = sources_in(tmp_path), contract["containers"]
+    [top, *_], *lower = [[name.strip() for name in layer.split(":")] for layer in contract["layers"]]
+    below = [name for rooms in lower for name in rooms]
     for name in below:
-        file = package / f"{name}.py"
+        file = folder.joinpath(*container.split("."), f"{name}.py")
         if not file.exists():
-            file = sorted(f for f in (package / name).rglob("*.py") if f.name != "__init__.py")[-1]
+            file = sorted(f for f in file.with_suffix("").rglob("*.py") if f.name != "__init__.py")[-1]
         with file.open("a") as source:
-            source.write(PLANTED)
-    found = SCRIPT["check"](package.parent)
+            source.write(f"\n\ndef _planted() -> None:\n    import {container}.{top}\n")
+    found = SCRIPT["check"](folder)
     assert found.returncode == 1
-    missed = [name for name in below if f"caw.{name} is not allowed to import caw.cli" not in found.stdout]
+    missed = [n for n in below if f"{container}.{n} is not allowed to import {container}.{top}" not in found.stdout]
     assert not missed, found.stdout
 
 

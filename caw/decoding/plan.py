@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from caw import ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
-from caw.decoding.capture.conditions import capturable, will_capture
+from caw.decoding.capturable import capturable, will_capture
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache, positions_back
