@@ -15,6 +15,7 @@ from caw.evaluator.token_classes import check_tokenizer
 from caw.io.show import shown
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.settings import Settings
 from caw.watermarks import Watermark
 
 
@@ -29,8 +30,8 @@ def ended_on_error(streamer: Any) -> Iterator[None]:
         raise
 
 
-def check_streamer(streamer: Any, prompts: Any) -> None:
-    """Raise TypeError unless it is a streamer, ValueError unless there is one prompt to stream."""
+def check_streamer(streamer: Any, prompts: Any, settings: Settings) -> None:
+    """Raise TypeError unless it is a streamer, ValueError unless there is one prompt to stream and no test after it."""
     if streamer is None:
         return
     if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
@@ -41,6 +42,10 @@ def check_streamer(streamer: Any, prompts: Any) -> None:
     count = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1
     if count != 1:
         raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
+    if settings.found_at is not None:
+        raise ValueError(
+            f"a streamer shows a text before it can be tested, got found_at={settings.found_at:g}; leave one out"
+        )
 
 
 def check_watermark(watermark: Any) -> None:

@@ -6,25 +6,24 @@ prompts -> token ids -> rows of the decoder -> (prefill, then one step per token
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import torch
 
 from caw.arguments import check_arguments, check_streamer, ended_on_error, kernels_of
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
-from caw.decoding.prompts import Accepted, Prompts, PromptWarning, accept_prompts
+from caw.decoding.prompts import Accepted, Prompts, accept_prompts
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.stopping import StopStrings
-from caw.decoding.workload import Workload
+from caw.detection.detector import Detector
+from caw.found.attempts import plan_attempts
+from caw.found.selection import Choice
 from caw.io.progress import GenerationProgress
 from caw.models.facts import ModelFacts
-from caw.output import GenerationOutput, GenerationResult, refusals
+from caw.output import GenerationOutput, GenerationResult, refusals, results_of
 from caw.policies import Policy
-from caw.settings import Branching, PrefillAttention, Settings
+from caw.settings import Branching, OnUnfound, PrefillAttention, Settings
 from caw.watermarks import Watermark
 
 DEFAULT_BATCH = 8
@@ -60,6 +59,13 @@ def generate(
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
     mark_eos: bool | None = None,
+    found_at: float | None = None,
+    max_attempts: int = 4,
+    best_of: int = 1,
+    select: str | Choice = "weakest",
+    on_unfound: OnUnfound = "keep",
+    edits: float = 0.0,
+    detector: Detector | None = None,
     progress: bool = True,
 ) -> GenerationOutput:
     """Generate (watermarked) continuations.
@@ -77,8 +83,8 @@ def generate(
         do_sample, temperature, top_k, top_p: as in transformers; 0 and 1.0 switch top_k and top_p off; the temperature
             is at least 1e-6.
         seed: of the sampling noise, in [0, 2^64).
-        batch_size: sequences decoded at once; None = 8 or fewer. In float32 the text does not depend on it; in bfloat16
-            a near tie may (6 of 96 texts, benchmarks/bench_batches.py).
+        batch_size: sequences decoded at once; None = 8 or fewer. In float32 texts do not depend on it; in bfloat16 a
+            near tie may (6 of 96 texts, benchmarks/bench_batches.py).
         stop: strings that end a sequence; they are left out of its text.
         streamer: a transformers streamer; one prompt only. As in transformers it is given the prompt's ids [1, T]
             first, then each token (those of a stop string too), and its end() is called whatever happens.
@@ -93,13 +99,20 @@ def generate(
             attention of a step by the flash-attn package (CUDA, float16 or bfloat16).
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.
         prompt_cache: a `PromptCache` given to several calls with this model: prompts that an earlier call read are not
-            read again. Their keys and values stay in memory as long as it does, within what max_memory leaves. Not used
-            where texts may reach the length from which the model's rotary embedding changes.
+            read again. Not used where texts may reach the length from which the model's rotary embedding changes.
         mark_eos: whether the mark may decide where a text ends. With False the original token is kept wherever an end
-            token is among the candidates that the policy's greatest strength reaches: a text has no end token to be
-            read, so marking it gains nothing, and a key that disfavours it makes texts run on. Stop strings are marked
-            as any text. None = True where texts shall be another system's, token for token (foreign formats of KGW,
-            Unigram and EXP; SynthID), False for KGW, Unigram and EXP in this library's own (EXP's dual-key one too).
+            token is among the candidates that the policy's greatest strength reaches: marking ends gains nothing, and a
+            key that disfavours them makes texts run on. Stop strings are marked as any text. None = True where texts
+            shall be another system's, token for token (foreign formats; SynthID), False in this library's own formats.
+        found_at: test every text before it leaves, as `caw.detect` does at this false-positive rate, and make those
+            that are not found again, each time more strongly, up to `max_attempts` in all; see `receipts`.
+        best_of: candidates of each text: at the policy's own strength and weaker. All are made and tested; with
+            select="weakest" no more than up to the first that is found.
+        select: which candidate leaves: "weakest" found, "likeliest" found under the unmarked model, or a function that
+            takes them all and returns one that is found (`caw.found.selection`).
+        on_unfound: a text that no attempt made findable is kept, dropped (its text is empty) or raised as a ValueError.
+        edits: the text must also be found after this share of its words is deleted, in 0.9 of 50 seeded draws.
+        detector: a `caw.detection.Detector` for the test, of the same key; None = `caw.detect` without options.
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
@@ -120,7 +133,9 @@ def generate(
         min_new_tokens=min_new_tokens, branching=branching, do_sample=do_sample, temperature=temperature, top_k=top_k,
         top_p=top_p, seed=seed, batch_size=batch_size, return_trace=return_trace, stop=stop, streamer=streamer,
         chat=chat, slots=slots, max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,
-        backend=backend, report=report or bar.note, prompt_cache=prompt_cache, mark_eos=mark_eos,
+        backend=backend, report=report or bar.note, prompt_cache=prompt_cache, mark_eos=mark_eos, found_at=found_at,
+        max_attempts=max_attempts, best_of=best_of, select=select, on_unfound=on_unfound, edits=edits,
+        detector=detector,
     )  # fmt: skip
     results: dict[int, GenerationResult] = {}
     with bar:
@@ -161,6 +176,13 @@ def iter_generate(
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
     mark_eos: bool | None = None,
+    found_at: float | None = None,
+    max_attempts: int = 4,
+    best_of: int = 1,
+    select: str | Choice = "weakest",
+    on_unfound: OnUnfound = "keep",
+    edits: float = 0.0,
+    detector: Detector | None = None,
 ) -> Iterator[GenerationResult]:
     """As `generate`, but yields each sequence as it finishes (not in input order).
 
@@ -171,15 +193,16 @@ def iter_generate(
             max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, branching=branching, do_sample=do_sample,
             temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, slots=slots, stop=stop, chat=chat,
             mark_eos=mark_eos, return_trace=return_trace, batch_size=batch_size, max_memory=max_memory,
-            prefill_attention=prefill_attention, compile=compile, backend=backend,
+            prefill_attention=prefill_attention, compile=compile, backend=backend, found_at=found_at,
+            max_attempts=max_attempts, best_of=best_of, select=select, on_unfound=on_unfound, edits=edits,
         )  # fmt: skip
-        check_streamer(streamer, prompts)
+        check_streamer(streamer, prompts, settings)
         row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)
         accepted = accept_prompts(tokenizer, prompts, facts, row, chat=chat)
         accepted.tell()
     return stream_results(
         model, tokenizer, accepted, watermark, policy, settings,
-        streamer=streamer, report=report, prompt_cache=prompt_cache,
+        streamer=streamer, report=report, prompt_cache=prompt_cache, detector=detector,
     )  # fmt: skip
 
 
@@ -194,6 +217,7 @@ def stream_results(
     streamer: Any = None,
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
+    detector: Detector | None = None,
 ) -> Iterator[GenerationResult]:
     """A result for every prompt that `accept_prompts` was given, refused ones first: check, plan, run.
 
@@ -207,33 +231,11 @@ def stream_results(
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
         if not requests:
             return iter(refusals(accepted, with_trace=settings.return_trace))
-        work = Workload.of(requests, settings.batch_size or DEFAULT_BATCH, facts.ends)
-        plan = make_plan(facts, watermark, policy, settings, work, kernels=kernels, prompt_cache=prompt_cache)
-        results = _results(Decoder(model, plan, report), accepted, stops, streamer)
+        attempts = plan_attempts(
+            requests, facts, watermark, policy, settings, model=model, stops=stops, detector=detector, kept=prompt_cache
+        )
+        work = attempts.workload(settings.batch_size or DEFAULT_BATCH, facts.ends)
+        plan = make_plan(facts, watermark, policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts)
+        results = results_of(Decoder(model, plan, report), accepted, attempts, stops, streamer)
     next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer
     return results
-
-
-def _results(decoder: Decoder, accepted: Accepted, stops: StopStrings, streamer: Any) -> Iterator[GenerationResult]:
-    with_trace = decoder.plan.settings.return_trace
-
-    def on_token(index: int, tokens: list[int]) -> bool:
-        if streamer is not None:
-            streamer.put(torch.tensor(tokens[-1:]))
-        return stops.reached(tokens)
-
-    started: Any = None
-    sequences = decoder.run(accepted.requests, on_token)
-    try:
-        yield started
-        if streamer is not None:
-            streamer.put(torch.tensor(accepted.ids))
-        yield from refusals(accepted, with_trace=with_trace)
-        for sequence in sequences:
-            result = GenerationResult.of(sequence, accepted.indices[sequence.index], stops, with_trace=with_trace)
-            if result.error:
-                warnings.warn(result.error, PromptWarning, stacklevel=3)
-            yield result
-    finally:
-        if streamer is not None:
-            streamer.end()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from caw.decoding.prompts import Accepted
+import torch
+
+from caw.decoding.decoder import Decoder
+from caw.decoding.prompts import Accepted, PromptWarning
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
+from caw.found.attempts import Attempts
+from caw.found.receipts import Receipt
 
 
 @dataclass
@@ -15,10 +23,11 @@ class GenerationResult:
     """One finished sequence.
 
     index: place of its prompt among those given. text: new text, without special tokens and a matched stop string.
-    tokens: new token ids, an ending EOS included. finish_reason: "eos", "length", "stop" or "error".
+    tokens: new token ids, an ending EOS included. finish_reason: "eos", "length", "stop", "error" or "unfound".
     trace: what decoding did at each token; None unless asked for.
     error: why the prompt could not be continued (or that the model's logits became NaN or infinite), with finish_reason
         "error" and no tokens; else empty. reason: the same without the prompt's number.
+    receipt: what its test said, with found_at.
     """
 
     index: int
@@ -28,18 +37,23 @@ class GenerationResult:
     trace: SequenceTrace | None
     error: str = ""
     reason: str = ""
+    receipt: Receipt | None = None
 
     @classmethod
     def of(
-        cls, sequence: ActiveSequence, index: int, stops: StopStrings, *, with_trace: bool = True
+        cls,
+        sequence: ActiveSequence,
+        index: int,
+        stops: StopStrings,
+        *,
+        receipt: Receipt | None = None,
+        with_trace: bool = True,
     ) -> GenerationResult:
         """Of a finished sequence; a stop string and what follows it are left out of the text."""
-        tokens = sequence.tokens
-        visible = tokens[:-1] if sequence.finish_reason == "eos" else tokens
         trace = sequence.trace if with_trace else None
         error = f"prompt {index}: {sequence.error}" if sequence.error else ""
-        text = stops.cut(stops.text(visible))
-        return cls(index, text, tokens, sequence.finish_reason, trace, error, sequence.error)
+        text, reason = stops.shown(sequence.visible), sequence.finish_reason
+        return cls(index, text, sequence.tokens, reason, trace, error, sequence.error, receipt)
 
 
 def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
@@ -52,6 +66,38 @@ def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
     ]
 
 
+def results_of(
+    decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
+) -> Iterator[GenerationResult]:
+    """A result for every prompt, after a first value that says it has begun; the streamer is ended whatever happens."""
+    with_trace = decoder.plan.settings.return_trace
+
+    def on_token(index: int, tokens: list[int]) -> bool:
+        if streamer is not None:
+            streamer.put(torch.tensor(tokens[-1:]))
+        return stops.reached(tokens)
+
+    started: Any = None
+    sequences = decoder.run(attempts.first, on_token)
+    try:
+        yield started
+        if streamer is not None:
+            streamer.put(torch.tensor(accepted.ids))
+        yield from refusals(accepted, with_trace=with_trace)
+        for sequence in sequences:
+            done = attempts.take(sequence, decoder.waiting.add)
+            if done is None:
+                continue
+            index, receipt = accepted.indices[done.place], done.receipt
+            result = GenerationResult.of(done.sequence, index, stops, receipt=receipt, with_trace=with_trace)
+            if result.error:
+                warnings.warn(result.error, PromptWarning, stacklevel=3)
+            yield result
+    finally:
+        if streamer is not None:
+            streamer.end()
+
+
 @dataclass
 class GenerationOutput:
     """Results in input order.
@@ -59,8 +105,9 @@ class GenerationOutput:
     texts: new text of each prompt, special tokens and a matched stop string left out.
     sequences: new token ids of each prompt, an ending EOS included. trace: one `SequenceTrace` per prompt, or None
         unless asked for.
-    finish_reasons: "eos", "length", "stop" or "error". errors: for prompts that could not be continued, why (by place).
-    seconds: wall time of prefill and decoding.
+    finish_reasons: "eos", "length", "stop", "error", or "unfound" for a text that was dropped because no test found it.
+    errors: for prompts that could not be continued, why (by place). seconds: wall time of prefill and decoding.
+    receipts: one `Receipt` per prompt with found_at (None for an error), else None.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -69,6 +116,7 @@ class GenerationOutput:
     finish_reasons: list[str] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
+    receipts: list[Receipt | None] | None = None
 
     @classmethod
     def of(cls, results: list[GenerationResult], seconds: float, *, with_trace: bool) -> GenerationOutput:
@@ -80,6 +128,7 @@ class GenerationOutput:
             finish_reasons=[r.finish_reason for r in results],
             errors={r.index: r.error for r in results if r.error},
             seconds=seconds,
+            receipts=[r.receipt for r in results] if any(r.receipt for r in results) else None,
         )
 
     @property

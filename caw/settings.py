@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,11 @@ Branching = Literal["tree", "sequential", "batch"]
 BRANCHINGS = ("tree", "sequential", "batch")
 PrefillAttention = Literal["sdpa", "flash_attention_2", "eager"]
 PREFILL_ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
+OnUnfound = Literal["keep", "drop", "raise"]
 MAX_SLOTS = 32
+MAX_ATTEMPTS = 100
+SELECTIONS, ON_UNFOUND = ("weakest", "likeliest"), ("keep", "drop", "raise")
+OF_FOUND = ("max_attempts", "best_of", "select", "on_unfound", "edits")  # what has no effect without found_at
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
 
 
@@ -45,9 +49,16 @@ class Settings:
     prefill_attention: PrefillAttention = "sdpa"
     compile: bool = False
     backend: str | None = None
+    found_at: float | None = None
+    max_attempts: int = 4
+    best_of: int = 1
+    select: str | Callable[..., Any] = "weakest"
+    on_unfound: OnUnfound = "keep"
+    edits: float = 0.0
 
     def __post_init__(self) -> None:
         check_row(self)
+        check_found(self)
         for name, most in (("slots", MAX_SLOTS), ("batch_size", 1 << 20)):
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), 1, most)
@@ -56,6 +67,23 @@ class Settings:
         if not isinstance(self.mark_eos, bool | None):
             raise TypeError(f"mark_eos must be True, False or None, got {shown(self.mark_eos)}; leave it out")
         require_choice("branching", self.branching, BRANCHINGS, "tree")
+
+
+def check_found(settings: Settings) -> None:
+    """Raise TypeError or ValueError for how texts are tested and made again."""
+    if settings.found_at is not None:
+        require_number("found_at", settings.found_at, 0, 1, closed=False)
+    require_int("max_attempts", settings.max_attempts, 1, MAX_ATTEMPTS)
+    require_int("best_of", settings.best_of, 1, MAX_ATTEMPTS)
+    if settings.best_of > settings.max_attempts:
+        raise ValueError(
+            f"best_of must be at most max_attempts, {settings.max_attempts}, got {settings.best_of}; "
+            f"set max_attempts={settings.best_of}"
+        )
+    if not callable(settings.select):
+        require_choice("select", settings.select, SELECTIONS, "weakest")
+    require_choice("on_unfound", settings.on_unfound, ON_UNFOUND, "keep")
+    require_number("edits", settings.edits, 0, 0.9, closed=True)
 
 
 def check_row(settings: Any) -> None:

@@ -13,7 +13,8 @@ import caw
 from caw.settings import Settings
 
 # what a call takes besides: what it works with, and how it is watched
-BESIDES = {"model", "tokenizer", "prompts", "watermark", "policy", "streamer", "report", "prompt_cache", "progress"}
+BESIDES = {"model", "tokenizer", "prompts", "watermark", "policy", "streamer", "report", "prompt_cache", "progress",
+           "detector"}  # fmt: skip
 
 
 @pytest.mark.parametrize("function", [caw.generate, caw.iter_generate])
@@ -29,7 +30,8 @@ def test_every_setting_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         "max_new_tokens": 9, "min_new_tokens": 2, "branching": "batch", "do_sample": True, "temperature": 0.7,
         "top_k": 5, "top_p": 0.9, "seed": 3, "slots": 4, "stop": "x", "chat": True, "mark_eos": True,
         "return_trace": False, "batch_size": 3, "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
-        "backend": "reference",
+        "backend": "reference", "found_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest",
+        "on_unfound": "drop", "edits": 0.1,
     }  # fmt: skip
     seen: list[Settings] = []
 

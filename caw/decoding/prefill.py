@@ -14,7 +14,7 @@ import torch
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS, read
-from caw.decoding.sharing import fill_shared, keep, recall
+from caw.decoding.sharing import copy_equals, fill_shared, first_of_equals, keep, recall
 from caw.record import Record
 
 
@@ -47,7 +47,8 @@ def prefill(
         fill_shared(model, cache, rows, prompts[0][:shared], kept)
     reach = positions_back(history, kept)
     logits = recall(cache, rows, prompts, shared, kept) if kept is not None else {}
-    order = sorted((i for i in range(len(rows)) if i not in logits), key=lambda i: -len(prompts[i]))
+    first = first_of_equals(prompts)
+    order = sorted((i for i in set(first) if i not in logits), key=lambda i: -len(prompts[i]))
     while order:
         longest = len(prompts[order[0]]) - shared
         chunk = longest if whole else min(longest, CHUNK)
@@ -58,6 +59,7 @@ def prefill(
         logits |= zip(group, found, strict=True)
         if kept is not None and not kept.full:
             keep(cache, {rows[i]: prompts[i] for i in group}, found, shared, kept)
+    logits |= copy_equals(cache, rows, prompts, shared, first, logits)
     stacked = torch.stack([logits[i][: history + 1] for i in range(len(rows))])  # [R, history + 1, V]
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     records = []

@@ -109,6 +109,12 @@ class PromptCache:
         if self._takes(kept.size - (before.size if before is not None else 0)):
             self._prompts[tuple(prompt)] = kept
 
+    def forget(self, prompt: Sequence[int]) -> None:
+        """Give back what a prompt holds that is not needed any more, within a call."""
+        kept = self._prompts.pop(tuple(prompt), None)
+        if kept is not None:
+            self.size, self.full = self.size - kept.size, False
+
     def _takes(self, size: int) -> bool:
         fits = self.size + size <= self._now
         self.size += size if fits else 0

@@ -42,6 +42,15 @@ class ActiveSequence:
         """End it without tokens."""
         self.finish_reason, self.error, self.tokens, self.trace = "error", error, [], SequenceTrace()
 
+    def withhold(self) -> None:
+        """Its text does not leave."""
+        self.finish_reason, self.tokens, self.trace = "unfound", [], SequenceTrace()
+
+    @property
+    def visible(self) -> list[int]:
+        """The tokens without an end token."""
+        return self.tokens[:-1] if self.finish_reason == "eos" else self.tokens
+
     @property
     def lacking(self) -> int:
         """Tokens it may still get."""

@@ -61,3 +61,28 @@ def keep(
     for (row, prompt), logits, good in zip(prompts.items(), found, finite, strict=True):
         if good:
             kept.keep(prompt, KeptPrompt(shared, cache.copy_out(row, shared, len(prompt)), logits.clone()))
+
+
+def first_of_equals(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Of each prompt, the place of the first that equals it."""
+    places: dict[tuple[int, ...], int] = {}
+    return [places.setdefault(tuple(prompt), i) for i, prompt in enumerate(prompts)]
+
+
+def copy_equals(
+    cache: SiblingCache,
+    rows: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    shared: int,
+    first: Sequence[int],
+    known: dict[int, torch.Tensor],
+) -> dict[int, torch.Tensor]:
+    """Fill the rows of prompts that equal an earlier one, which was read; their logits, by place."""
+    again = [i for i in range(len(first)) if i not in known]
+    if again:
+        device = cache.lengths.device
+        for i in again:
+            cache.copy_in(rows[i], shared, cache.copy_out(rows[first[i]], shared, len(prompts[i])))
+        cache.begin_prefill(torch.tensor([rows[i] for i in again], device=device))
+        cache.end_prefill(torch.tensor([len(prompts[i]) for i in again], device=device))
+    return {i: known[first[i]] for i in again}

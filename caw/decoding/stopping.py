@@ -28,7 +28,7 @@ class StopStrings:
                 "leave it out"
             )
         self.strings = list(strings)
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         # a token adds at least one byte, so the longest string spans at most this many tokens (+ one it starts inside)
         self._tail = max((len(s.encode()) for s in strings), default=0) + 4
 
@@ -40,9 +40,13 @@ class StopStrings:
         return any(s in tail for s in self.strings for tail in tails)
 
     def text(self, tokens: list[int], *, skip_special_tokens: bool = True) -> str:
-        return self._tokenizer.decode(
+        return self.tokenizer.decode(
             tokens, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
+
+    def shown(self, tokens: list[int]) -> str:
+        """The text of a finished sequence's tokens, without a stop string and what follows it."""
+        return self.cut(self.text(tokens))
 
     def cut(self, text: str) -> str:
         """The text before the first stop string."""

@@ -11,7 +11,7 @@ from caw.decoding.sharing import shared_beginning
 
 
 class Waiting:
-    """First come, first served; requests may join at any time.
+    """First come, first served, but for those who go ahead; requests may join at any time.
 
     marks: the watermarks of all texts. shared: tokens that all prompts begin with, as far as they were there when
     `begin` was called; 0 from the first one on that begins otherwise.
@@ -26,8 +26,11 @@ class Waiting:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def add(self, request: Request) -> int:
-        """Let a request wait; its number. ValueError for one that the decoder was not planned for."""
+    def add(self, request: Request, *, ahead: bool = False) -> int:
+        """Let a request wait, behind the others or ahead of them; its number.
+
+        Raises ValueError for one that the decoder was not planned for.
+        """
         plan = self.plan
         plan.limits.check(request.row, plan.facts.ends)
         self.marks.under(request.row.key)
@@ -40,7 +43,7 @@ class Waiting:
         begins_so = list(request.ids[: self.shared]) == self.beginning
         if not begins_so or len(request.ids) <= self.shared + plan.reach:  # its last positions have to be read
             self.shared, self.beginning = 0, []
-        self.requests.append((self.added, request))
+        (self.requests.appendleft if ahead else self.requests.append)((self.added, request))
         self.added += 1
         return self.added - 1
 

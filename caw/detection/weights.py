@@ -9,6 +9,7 @@ is random. They must not be estimated from texts marked with the key that is tes
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +36,13 @@ class TokenWeights:
     """A weight level 0..15 for each token id; level 0 leaves the token out.
 
     levels: uint8 [V]. default: level of ids beyond the table. provenance: how it was made, for people; its `key_ids`
-    name the keys of the texts it was estimated from.
+    name the keys of the texts it was estimated from. name: that of a shipped table, or its file; empty if it has none.
     """
 
     levels: np.ndarray
     default: int = 8
     provenance: dict[str, Any] = field(default_factory=dict)
+    name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -65,6 +67,11 @@ class TokenWeights:
         """Levels int64 of token ids."""
         inside = ids < self.levels.shape[0]
         return np.where(inside, self.levels[np.where(inside, ids, 0)], self.default).astype(np.int64)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the levels of all tokens."""
+        return hashlib.sha256(bytes([self.default]) + self.levels.tobytes()).hexdigest()
 
     def check_for(self, watermark: Watermark) -> None:
         """Raise ValueError where the table was estimated under the key that is to be tested."""
@@ -111,7 +118,7 @@ class TokenWeights:
             raise ValueError(
                 f"{path} must say its default level and how it was made, its metadata does not; make it again"
             ) from None
-        return cls(levels, default, provenance)
+        return cls(levels, default, provenance, str(name_or_path))
 
 
 def _check_provenance(provenance: Any) -> None:

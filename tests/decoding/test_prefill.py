@@ -141,3 +141,28 @@ def test_what_prompts_share() -> None:
     assert shared_beginning([beginning, beginning[1:]], 0) == 0
     assert shared_beginning([[*beginning[:20], 3], [*beginning[:20], 4]], 0) == 0, "not worth a forward"
     assert shared_beginning([], 0) == 0
+
+
+def test_equal_prompts_are_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows hold the same bits, behind a shared beginning too."""
+    read, beginning = [], prompt(40, 9)
+    original = reading._chunk
+    monkeypatch.setattr(
+        reading, "_chunk", lambda model, cache, rows, ids, *rest: read.append(len(ids)) or original(
+            model, cache, rows, ids, *rest),
+    )  # fmt: skip
+    for start, shared in (([], 0), (beginning, 37)):
+        texts = [[*start, *prompt(length, seed)] for length, seed in ((5, 1), (7, 2), (5, 1), (3, 3), (5, 1), (7, 2))]
+        read.clear()
+        logits, records, cache = run_prefill(llama, texts, 2, shared, capacity=64)
+        assert sum(read) == 3 + bool(shared) and cache.lengths.tolist() == [len(text) for text in texts]
+        expected, theirs, _ = run_prefill(llama, [texts[0], texts[1], texts[3]], 2, shared, capacity=64)
+        same = [0, 1, 0, 2, 0, 1]
+        assert torch.equal(logits, expected[same])
+        for mine, other in zip(records, theirs, strict=True):
+            assert torch.equal(mine.values, other.values[same])
+        for row in (2, 4):
+            for one, other in zip(
+                cache.copy_out(row, 0, len(texts[0])), cache.copy_out(0, 0, len(texts[0])), strict=True
+            ):
+                assert torch.equal(one, other)

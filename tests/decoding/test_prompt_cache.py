@@ -288,3 +288,16 @@ def test_the_public_way_in_takes_it(llama: Any) -> None:
 def test_a_kept_prompt_knows_its_bytes() -> None:
     entry = KeptPrompt(2, [torch.zeros(3, 2, 1, 5, 4), torch.zeros(1, 2, 1, 5, 4)], torch.zeros(2, 7))
     assert entry.size == (120 + 40 + 14) * 4
+
+
+def test_a_forgotten_prompt_makes_room(llama: Any) -> None:
+    cache = PromptCache()
+    run(llama, ALIKE[:3], prompt_cache=cache)
+    whole = cache.size
+    cache.full = True
+    cache.forget(ALIKE[1])
+    cache.forget(ALIKE[4])  # was never kept
+    assert len(cache) == 2 and cache.size < whole and not cache.full
+    cache.found = cache.missed = 0
+    run(llama, ALIKE[:3], prompt_cache=cache)
+    assert (cache.found, cache.missed, cache.size) == (2, 1, whole)

@@ -58,3 +58,13 @@ def test_a_request_without_room_is_refused(llama: Any, length: int, budget: int)
     with pytest.raises(ValueError, match=r"may have 40 tokens and 20 new ones, got a request for \d+ and \d+; plan"):
         decoder.waiting.add(Request(prompt(length), budget, row))
     assert decoder.waiting.add(Request(prompt(20), 20, row)) == 0
+
+
+def test_a_request_may_go_ahead_of_the_others(llama: Any) -> None:
+    decoder = make_decoder(llama, caw.KGW(key=1), batch=1, capacity=40, max_new_tokens=4)
+    requests, order = [Request(prompt(5, seed), 4, RowSettings(max_new_tokens=4)) for seed in range(4)], []
+    for sequence in decoder.run(requests[:3]):
+        if not order:
+            assert decoder.waiting.add(requests[3], ahead=True) == 3
+        order.append(sequence.index)
+    assert order == [0, 3, 1, 2]

@@ -155,3 +155,13 @@ def test_files_with_other_metadata(tmp_path: Path, about: dict[str, Any], messag
     with pytest.raises((TypeError, ValueError), match=message) as caught:
         TokenWeights.load(file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_is_known_by_its_name_and_digest(tmp_path: Path) -> None:
+    weights = TokenWeights(np.array([1, 2, 15], np.uint8), default=3)
+    weights.save(tmp_path / "t.safetensors")
+    loaded = TokenWeights.load(tmp_path / "t.safetensors")
+    assert (weights.name, loaded.name) == ("", str(tmp_path / "t.safetensors")) and len(weights.digest) == 64
+    assert loaded.digest == weights.digest
+    others = [TokenWeights(np.array([1, 2, level]), default) for level, default in ((15, 4), (14, 3))]
+    assert weights.digest not in {other.digest for other in others}

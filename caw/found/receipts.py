@@ -1,0 +1,152 @@
+"""What is said of a text's test afterwards: enough to repeat it, and never the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import caw
+from caw.detection.detector import Detector
+from caw.detection.weights import TokenWeights
+from caw.found.selection import Candidate
+from caw.io.show import shown
+from caw.policies import Policy
+
+PACKAGES = ("torch", "transformers")
+TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that a receipt names where they are not usual
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The test of one text before it left.
+
+    found: whether the text was found. reason: if not, why. p_value: of the text that left; level: what it had to reach.
+    attempts: how often the text was made. policy: how strongly tokens are marked, times strength_factor.
+    watermark, key_id: its name, and eight hex digits that name the key. weights: name and digest of the detector's
+    table of weights per token, None without one. tokens: of the text, as the detector reads it. digest: SHA-256 of the
+    text. edits: share of the words that may be deleted later. test: settings of the detector other than usual.
+    versions: of this library and of what it ran on.
+
+    Raises TypeError or ValueError in one sentence for what is no receipt.
+    """
+
+    found: bool
+    reason: str
+    p_value: float
+    level: float
+    attempts: int
+    watermark: str
+    policy: str
+    strength_factor: float
+    key_id: str
+    weights: Mapping[str, str] | None
+    tokens: int
+    digest: str
+    edits: float = 0.0
+    test: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, Any] = {
+            "found": bool, "reason": str, "p_value": float, "level": float, "attempts": int, "watermark": str,
+            "policy": str, "strength_factor": float, "key_id": str, "weights": Mapping | None, "tokens": int,
+            "digest": str, "edits": float, "test": Mapping, "versions": Mapping,
+        }  # fmt: skip
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if kind is float and isinstance(value, int) and not isinstance(value, bool):
+                object.__setattr__(self, name, float(value))
+            elif not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise TypeError(f"a receipt's {name} is of another kind, got {shown(value)}; give it as it was written")
+        if not 0 < self.level < 1 or not 0 <= self.p_value <= 1 or not math.isfinite(self.strength_factor):
+            raise ValueError(
+                f"a receipt's level must be in (0, 1) and its p_value in [0, 1], got {self.level:g} and "
+                f"{self.p_value:g}; give it as it was written"
+            )
+        if self.weights is not None and set(self.weights) != {"name", "digest"}:
+            raise ValueError(
+                f"a receipt's weights have name and digest, got {shown(sorted(self.weights))}; give it as written"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        return {
+            f.name: dict(value) if isinstance(value, Mapping) else value
+            for f in dataclasses.fields(self)
+            for value in (getattr(self, f.name),)
+        }
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Receipt:
+        """A receipt again; fields that later versions may add are left out."""
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        needed = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
+        missing = [name for name in needed if not isinstance(value, Mapping) or name not in value]
+        if missing:
+            raise ValueError(f"a receipt must have {missing[0]}, got {shown(value)}; give the object that was written")
+        return cls(**{name: value[name] for name in fields if name in value})
+
+
+def text_digest(text: str) -> str:
+    """SHA-256 of a text's UTF-8, in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def write_receipt(chosen: Candidate, attempts: int, detector: Detector, policy: Policy, edits: float) -> Receipt:
+    """The receipt of the candidate that leaves."""
+    result, weights = chosen.verdict.result, detector.weights
+    usual = {f.name: f.default for f in dataclasses.fields(Detector)}
+    given = {name: getattr(detector, name) for name in TEST}
+    given["normalize"] = ",".join(given["normalize"])
+    usual["normalize"] = ""
+    return Receipt(
+        found=chosen.found,
+        reason=chosen.verdict.reason,
+        p_value=float(result.p_value),
+        level=float(detector.fpr),
+        attempts=attempts,
+        watermark=result.watermark,
+        policy=policy_text(policy),
+        strength_factor=chosen.strength_factor,
+        key_id=result.key_id,
+        weights={"name": weights.name, "digest": weights.digest} if isinstance(weights, TokenWeights) else None,
+        tokens=result.num_tokens,
+        digest=text_digest(chosen.text),
+        edits=float(edits),
+        test={name: value for name, value in given.items() if value != usual[name]},
+        versions=versions(),
+    )
+
+
+def policy_text(policy: Policy) -> str:
+    """A policy with its numbers; of files only their names, of evaluators without a file that they are one."""
+    if not dataclasses.is_dataclass(policy):
+        return type(policy).__name__
+    shown_as: list[str] = []
+    for f in dataclasses.fields(policy):
+        value = getattr(policy, f.name)
+        if not f.init or not f.repr:
+            continue
+        if isinstance(value, (str, Path)):
+            value = Path(value).name
+        elif not isinstance(value, (int, float, type(None))):
+            value = type(value).__name__
+        shown_as.append(f"{f.name}={value!r}")
+    return f"{type(policy).__name__}({', '.join(shown_as)})"
+
+
+def versions() -> dict[str, str]:
+    """Of this library and of the packages that decide what its texts are."""
+    found = {"caw": caw.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # a detector needs neither
+            continue
+    return found

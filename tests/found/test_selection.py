@@ -1,0 +1,62 @@
+"""Which candidate leaves: each choice against what it should prefer, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding.architectures import build, prompt, tokenizer
+
+import caw
+from caw.decoding.request import Request
+from caw.decoding.sequence import ActiveSequence
+from caw.found.selection import Candidate, Consensus, choice_of
+from caw.found.trial import Verdict
+
+PROMPT = prompt(9)
+
+
+def candidate(text: str, tokens: list[int], *, found: bool) -> Candidate:
+    request = Request(PROMPT, 30)
+    result: Any = caw.detect(text or "a", tokenizer(), caw.KGW(key=1))
+    return Candidate(text, 1.0, Verdict(found, "", result), request, ActiveSequence(0, request, tokens=tokens))
+
+
+def test_the_weakest_is_the_first_that_is_found() -> None:
+    given = [candidate(text, [3], found=text in "bc") for text in "abc"]
+    assert choice_of("weakest", None)(given) is given[1]
+
+
+def test_the_likeliest_has_the_greatest_log_likelihood_a_token() -> None:
+    model = build("llama")
+    texts = [prompt(length, seed) for length, seed in ((12, 1), (3, 2), (7, 3), (12, 4))]
+    given = [candidate("x", tokens, found=i != 1) for i, tokens in enumerate(texts)]
+    means = []
+    for tokens in texts:
+        with torch.no_grad():
+            logits = model(torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1]
+        means.append(torch.log_softmax(logits.double(), 1).gather(1, torch.tensor(tokens)[:, None]).mean().item())
+    best = max((i for i in range(4) if i != 1), key=lambda i: means[i])
+    assert choice_of("likeliest", model)(given) is given[best]
+    given[1] = candidate("x", texts[1], found=True)
+    assert choice_of("likeliest", model)(given) is given[int(np.argmax(means))]
+
+
+def test_a_consensus_counts_all_votes_and_chooses_among_the_found() -> None:
+    answers = ["4", "5", "?", "5", "6", "6"]
+    found = [True, False, True, True, True, True]
+    given = [candidate(text, [3], found=was) for text, was in zip(answers, found, strict=True)]
+    choose = Consensus(lambda text: text if text.isdigit() else None)
+    assert choose(given) is given[3], "5 and 6 have two votes each, and this 5 is weaker"
+    assert choose(given[:3]) is given[0]
+    assert choose([given[2], given[1]]) is given[2], "without an answer, but the only one that is found"
+
+
+def test_a_function_must_choose_a_found_one() -> None:
+    given = [candidate("a", [3], found=False), candidate("b", [4], found=True)]
+    assert choice_of(lambda candidates: candidates[1], None)(given) is given[1]
+    for wrong in (lambda candidates: candidates[0], lambda candidates: 1):
+        with pytest.raises(ValueError, match="must return one of the candidates that are found"):
+            choice_of(wrong, None)(given)
