@@ -96,7 +96,8 @@ def generate_dataset(
     model: str | Path,
     watermark: Watermark | None = None,
     policy: Policy | None = None,
-    fields: tuple[str, str] = ("id", "prompt"),
+    prompt_field: str = "prompt",
+    id_field: str = "id",
     shards: int = 256,
     actors: int | None = None,
     device: str | None = None,
@@ -112,7 +113,7 @@ def generate_dataset(
             the watermark with its key, the policy, the number of shards and the options are the same, else refused.
         model, device, dtype: as in `caw.load_model`; every actor loads it once.
         watermark, policy: as in `caw.generate`.
-        fields: names of a row's id and prompt.
+        prompt_field, id_field: names of a row's prompt and id.
         shards: files of the output. A shard's prompts lie in one actor's memory: about 1000 to 10,000 are a good size.
         actors: how many work at once; None = the cluster's GPUs, or one where it has none.
         options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
@@ -123,7 +124,6 @@ def generate_dataset(
     ray = _ray()
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= 99999:
         raise ValueError(f"shards must be an integer in [1, 99999], got {shards!r}; give e.g. 256")
-    id_field, prompt_field = fields
     job = Job(
         str(Path(output).resolve()), shards, str(model), watermark, policy, prompt_field, id_field, device, dtype,
         options,
