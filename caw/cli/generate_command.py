@@ -127,7 +127,7 @@ def generate(
         chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
         how = opt.build_policy(chosen, of_policy, model)
         if mark is not None:
-            mark.check_strength(how.max_strength)
+            mark.check_strength(how.greatest)
         elif mark_eos is not None:
             raise ValueError("--mark-eos and --keep-eos need a watermark, got none; leave them out")
         settings = Settings(

@@ -58,8 +58,9 @@ class Decoder:
         window = plan.watermark.window if plan.watermark is not None else 0
         room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
         self.state = DecodeState.empty(
-            plan.batch, facts.vocab_size, plan.history, window, room, facts.device, plan.limits.ends
-        )
+            plan.batch, facts.vocab_size, plan.history, window, room, facts.device, plan.limits.ends,
+            evidence=plan.loop.evidence(plan.batch, room, facts.device) if plan.loop is not None else None,
+        )  # fmt: skip
         self.rows: list[Row] = [None] * plan.batch
 
     def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:

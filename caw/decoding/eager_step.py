@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from caw.decoding.forward.branching import forward_packed
+from caw.decoding.forward.branching import forward_all, forward_packed
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.row_marks import ladder_of_each
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Step, rectangular
+from caw.decoding.step import Step
 from caw.decoding.step_result import StepResult
 from caw.record import Record
 from caw.triton_kernels.ladder_ref import Ladder
@@ -44,7 +44,7 @@ class EagerStep(Step):
             counts = torch.where(state.active, counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
                 return forward_packed(self.model, cache, candidates, counts, limit)
-        return rectangular(self.model, cache, candidates, self.settings.branching, limit)
+        return forward_all(self.model, cache, candidates, self.settings.branching, limit)
 
     def commit(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from caw import ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
 from caw.decoding.capturable import capturable, will_capture
+from caw.decoding.closed_loop import ClosedLoop, close_loop
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.prompt_cache import PromptCache, positions_back
@@ -26,6 +27,7 @@ class Plan:
     """How a `Decoder` decodes.
 
     facts: the model's. watermark: one that knows the model's vocabulary. kernels: implementation of the ops.
+    loop: how strengths follow a target; None without one.
     limits: how far the texts may differ. warper: what is done to logits before the choice, None = nothing.
     mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of `facts.ends`
         is among the candidates that the policy's greatest strength reaches.
@@ -46,6 +48,7 @@ class Plan:
     policy: Policy
     settings: Settings
     kernels: ops.Ops
+    loop: ClosedLoop | None
     limits: RowLimits
     warper: Warper | None
     mark_eos: bool
@@ -69,7 +72,7 @@ class Plan:
     @property
     def max_strength(self) -> float:
         """The greatest that any text may be marked with."""
-        return self.limits.greatest(self.policy.max_strength)
+        return self.limits.greatest(self.policy.greatest)
 
 
 def make_plan(
@@ -97,7 +100,7 @@ def make_plan(
     """
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
-    max_strength = limits.greatest(policy.max_strength)
+    max_strength = limits.greatest(policy.greatest)
     if watermark is not None:
         watermark = watermark.with_vocabulary(facts.vocab_size)
         watermark.check_strength(max_strength)
@@ -121,6 +124,7 @@ def make_plan(
         policy=policy,
         settings=settings,
         kernels=kernels,
+        loop=close_loop(policy.target, watermark, facts),
         limits=limits,
         warper=warper,
         mark_eos=marks_eos(settings.mark_eos, watermark),

@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from caw.checks import require_int, require_number
 from caw.io.show import shown
-from caw.policies.base import MAX_STRENGTH
+from caw.policies.base import MAX_STRENGTH, scaled
 from caw.settings import Settings, check_row
 
 MAX_ENDS = 1024
@@ -125,6 +123,4 @@ class RowLimits:
 
     def greatest(self, strength: float) -> float:
         """The greatest strength of a policy whose own is `strength`, rounded as the steps round it."""
-        if self.strength_factor == 1:
-            return strength
-        return float(np.float32(strength) * np.float32(self.strength_factor))
+        return scaled(strength, self.strength_factor)

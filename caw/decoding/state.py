@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from caw.decoding.evidence import Evidence
 from caw.decoding.row_tensors import RowTensors
 from caw.record import Record, kept_rows
 from caw.watermarks.base import MISSING
@@ -27,6 +28,7 @@ class DecodeState:
     streams: int64 [B, 2], see `sampling`. rows: what each text brought of its own.
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
+    evidence: what the texts have shown so far; None without a target.
     """
 
     logits: torch.Tensor
@@ -42,6 +44,7 @@ class DecodeState:
     pending_capacity: torch.Tensor
     rows: RowTensors
     window: int
+    evidence: Evidence | None = None
 
     @classmethod
     def empty(
@@ -53,6 +56,7 @@ class DecodeState:
         max_new_tokens: int,
         device: torch.device,
         ends: int = 0,
+        evidence: Evidence | None = None,
     ) -> DecodeState:
         """B = batch places without a text; ends: the most end tokens that a text may have."""
         current = Record.empty(batch, device)
@@ -71,11 +75,17 @@ class DecodeState:
             pending_capacity=torch.zeros(batch, device=device),
             rows=RowTensors.empty(batch, ends, device),
             window=window,
+            evidence=evidence,
         )
 
     @property
     def batch(self) -> int:
         return self.counts.shape[0]
+
+    @property
+    def factors(self) -> torch.Tensor:
+        """What the strengths of the next tokens are multiplied by, float32 [B]."""
+        return self.rows.factors if self.evidence is None else self.evidence.factors
 
     def contexts(self) -> torch.Tensor:
         """The last W generated tokens of each sequence, int64 [B, W], -1 where there are none."""
@@ -111,6 +121,8 @@ class DecodeState:
             kept.write(rows, record)
         self.padded_tokens[rows], self.counts[rows], self.active[rows] = MISSING, 0, True
         self.streams[rows], self.pending[rows] = streams, MISSING
+        if self.evidence is not None:
+            self.evidence.start(rows)
         self.budgets[rows] = self.padded_tokens.shape[1] - self.window if budgets is None else budgets
 
     def set_prompts(self, rows: torch.Tensor, prompts: Sequence[Sequence[int]]) -> None:
@@ -148,6 +160,8 @@ class DecodeState:
         for record in (self.current, *self.history):
             record.keep(rows)
         self.rows.keep(rows)
+        if self.evidence is not None:
+            self.evidence.keep(rows)
 
     def released(self) -> DecodeState:
         """A state of no slots, in place of this one."""

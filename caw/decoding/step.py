@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.sampling import GumbelNoise
@@ -41,11 +40,14 @@ class Step(ABC):
         self.model, self.plan, self.kernels, self.settings = model, plan, plan.kernels, plan.settings
         self.watermark, self.policy, self.max_strength = plan.watermark, plan.policy, plan.max_strength
         self.limits, device = plan.limits, plan.facts.device
+        self.loop = plan.loop
         self.noise = GumbelNoise.on(device, native=plan.kernels.native) if self.limits.samples else None
         self.evaluator = _evaluator_on(device, plan)
 
     def take(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state and cache."""
+        if self.loop is not None:
+            self.loop.steer(state)
         ladder = self.ladder(state)
         if self.plan.looks_ahead:
             return self.look_ahead(state, cache, ladder)
@@ -62,12 +64,14 @@ class Step(ABC):
         race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
         context = state.contexts()
         ladder = self.watermark_ladder(state, Position(record, race, scores, context, warped, state.rows.keys))
-        if self.limits.factors:  # each row as if alone: up to the greatest strength of its own
-            ladder = ladder.first(1 + self.select(ladder, state.rows.factors * self.policy.max_strength))
+        if self.limits.factors or self.loop is not None:  # each row up to the greatest strength of its own
+            ladder = ladder.first(1 + self.select(ladder, state.factors * self.policy.max_strength))
         if self.limits.ends and not self.plan.mark_eos:
             ladder = ladder.only_original(state.rows.ended(ladder.candidates).any(dim=1))
         if self.watermark.deduplicates:
-            return ladder.only_original(state.context_repeats(context))
+            ladder = ladder.only_original(state.context_repeats(context))
+        if self.loop is not None and self.worth_doing(ladder.counts > 1):
+            ladder = self.loop.aim(state, ladder)
         return ladder
 
     def choice_logits(self, state: DecodeState) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +121,7 @@ class Step(ABC):
         if self.watermark is None:
             strength = torch.zeros_like(state.pending_strength)
         else:
-            strength = self.policy.strength(Signals(state.current, state.logits)) * state.rows.factors
+            strength = self.policy.strength(Signals(state.current, state.logits)) * state.factors
         choice = self.select(ladder, strength)
         emitted = state.active.clone()
         capacity = torch.full_like(strength, torch.nan)
@@ -140,7 +144,7 @@ class Step(ABC):
         window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
         return self.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
-            state.pending, state.pending_strength, state.pending_capacity, state.rows.factors, spec.k,
+            state.pending, state.pending_strength, state.pending_capacity, state.factors, spec.k,
             TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
             ladder.full, spec.masses(window, evaluator.token_class),
         )  # fmt: skip
@@ -162,6 +166,8 @@ class Step(ABC):
         forwarded: int,
     ) -> StepResult:
         tokens = _column(ladder.candidates, choice)
+        if self.loop is not None:
+            self.loop.count(state, tokens, emitted)
         state.emit(tokens, emitted)
         # the logsumexp of a row with a NaN or +inf anywhere is one too: no second look at the logits
         broken = state.active & ~state.current.logsumexp.isfinite()
@@ -206,18 +212,6 @@ class Step(ABC):
 
         `following`, the original's record, becomes the chosen one's where they differ.
         """
-
-
-def rectangular(
-    model: Any, cache: SiblingCache, candidates: torch.Tensor, branching: Any, limit: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`Step.forward` with the same number of candidates for each sequence.
-
-    Rows with fewer candidates carry their original again, whose result is not used.
-    """
-    logits = forward_candidates(model, cache, candidates, branching, limit)
-    batch, width = candidates.shape
-    return logits.flatten(0, 1), torch.arange(batch, device=candidates.device) * width
 
 
 def _evaluator_on(device: torch.device, plan: Plan) -> Evaluator | None:

@@ -227,7 +227,7 @@ class Config:
                     require_number("beta", parameters["beta"], 0, 100, closed=True)
                     mark.check_strength(float(parameters["beta"]))
                 else:
-                    mark.check_strength(spec.build(parameters, None).max_strength)
+                    mark.check_strength(spec.build(parameters, None).greatest)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"policy {plan.policy} with watermark {plan.watermark}: {error}") from None
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from caw.policies.entropy import EntropyThreshold
     from caw.policies.fixed import FixedStrength
     from caw.policies.logit_delta import LogitDeltaThreshold
+    from caw.policies.target import Deficit, Stop, Target
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -18,7 +19,18 @@ else:
             "EntropyThreshold": "caw.policies.entropy",
             "FixedStrength": "caw.policies.fixed",
             "LogitDeltaThreshold": "caw.policies.logit_delta",
+            **dict.fromkeys(("Deficit", "Stop", "Target"), "caw.policies.target"),
         },
     )
 
-__all__ = ["CapacityPolicy", "EntropyThreshold", "FixedStrength", "LogitDeltaThreshold", "Policy", "Signals"]
+__all__ = [
+    "CapacityPolicy",
+    "Deficit",
+    "EntropyThreshold",
+    "FixedStrength",
+    "LogitDeltaThreshold",
+    "Policy",
+    "Signals",
+    "Stop",
+    "Target",
+]

@@ -17,6 +17,7 @@ from caw.checks import require_number
 from caw.defaults import THETA
 from caw.evaluator import Evaluator, default_beta
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
+from caw.policies.target import Target
 from caw.triton_kernels.evaluator_step_ref import CAPACITY_FLOOR, strength_ref
 
 
@@ -29,6 +30,7 @@ class CapacityPolicy(Policy):
         theta: threshold in [0, 1]. Tokens with a capacity above it stay unmarked; 0 protects everything.
         beta: strength of a token of no importance, in [0, 100]; None = what suits the evaluator's model, see
             `caw.defaults`.
+        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
 
     Raises TypeError or ValueError naming the argument, and FileNotFoundError for weights that are not there.
     """
@@ -36,6 +38,7 @@ class CapacityPolicy(Policy):
     evaluator: Evaluator | str | Path
     theta: float = THETA
     beta: float = None  # type: ignore[assignment]  # a number from the moment it exists
+    target: Target | float | None = None
     network: Evaluator = field(init=False, repr=False, compare=False)
 
     looks_ahead = True
@@ -44,6 +47,7 @@ class CapacityPolicy(Policy):
         require_number("theta", self.theta, 0, 1, closed=True)
         if self.beta is not None:
             require_number("beta", self.beta, 0, MAX_STRENGTH, closed=True)
+        self.keep_target()
         if not isinstance(self.evaluator, (Evaluator, str, Path)):
             raise TypeError(
                 f"evaluator must be a name, a path or a caw Evaluator, got {type(self.evaluator).__name__}; pass e.g. "

@@ -9,6 +9,7 @@ import torch
 from caw.checks import require_number
 from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
+from caw.policies.target import Target
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,17 @@ class FixedStrength(Policy):
 
     Args:
         value: strength in [0, 100].
+        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
 
     Raises TypeError or ValueError naming the argument.
     """
 
     value: float = STRENGTH
+    target: Target | float | None = None
 
     def __post_init__(self) -> None:
         require_number("strength", self.value, 0, MAX_STRENGTH, closed=True)
+        self.keep_target()
 
     @property
     def max_strength(self) -> float:

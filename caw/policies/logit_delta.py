@@ -9,6 +9,7 @@ import torch
 from caw.checks import require_number
 from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
+from caw.policies.target import Target
 
 
 @dataclass(frozen=True)
@@ -18,16 +19,19 @@ class LogitDeltaThreshold(Policy):
     Args:
         gap: threshold in [0, 1e6], in logits. An equal lead stays unmarked.
         value: strength in [0, 100].
+        target: p-value at which marking may rest, or a `Target`; None = every token is marked as it comes.
 
     Raises TypeError or ValueError naming the argument.
     """
 
     gap: float
     value: float = STRENGTH
+    target: Target | float | None = None
 
     def __post_init__(self) -> None:
         require_number("gap", self.gap, 0, 1e6, closed=True)
         require_number("strength", self.value, 0, MAX_STRENGTH, closed=True)
+        self.keep_target()
 
     @property
     def max_strength(self) -> float:

@@ -189,6 +189,11 @@ class Watermark(ABC):
         """Mean and variance of an unmarked token's score. Here those of a race, Exponential(1)."""
         return 1.0, 1.0
 
+    @property
+    def null_third(self) -> float:
+        """Third central moment of an unmarked token's score. Here that of a race, Exponential(1)."""
+        return 2.0
+
     def with_vocabulary(self, vocab_size: int) -> Watermark:
         """This watermark for a model of `vocab_size` logits; the same object where the format does not need to know."""
         return self

@@ -96,6 +96,10 @@ class EXP(Formatted):
         return 1.0, sum(share**2 for share in self.scheme.shares)
 
     @property
+    def null_third(self) -> float:
+        return 2 * sum(share**3 for share in self.scheme.shares)
+
+    @property
     def rule(self) -> Rule:
         return self.strength
 

@@ -85,6 +85,11 @@ class GreenList(KeyedLists, Watermark):
     def null_moments(self) -> tuple[float, float]:
         return self.green_fraction, self.green_fraction * (1 - self.green_fraction)
 
+    @property
+    def null_third(self) -> float:
+        f = self.green_fraction
+        return f * (1 - f) * (1 - 2 * f)
+
     def validate(self) -> None:
         require_number("gamma", self.gamma, 0, 1, closed=False)
         require_number("delta", self.delta, 0, MAX_DELTA, closed=True)

@@ -140,6 +140,11 @@ class SynthID(Watermark):
         share = self.layer_weights / self.layer_weights.sum()
         return self.bit_fraction, self.bit_fraction * (1 - self.bit_fraction) * float((share**2).sum())
 
+    @property
+    def null_third(self) -> float:
+        share, f = self.layer_weights / self.layer_weights.sum(), self.bit_fraction
+        return f * (1 - f) * (1 - 2 * f) * float((share**3).sum())
+
     @cached_property
     def layer_weights(self) -> np.ndarray:
         """Whole-number weights int64 [m] of the layers: linspace(10, 1, m) times m - 1, or ones."""
@@ -192,7 +197,7 @@ class SynthID(Watermark):
         contexts = self.contexts(ids)
         known = (contexts != MISSING).all(dim=1) & (ids != MISSING)
         hashes = self.hashes(contexts, ids.clamp_min(0)[:, None])[:, 0]
-        total = torch.zeros(ids.shape[0], dtype=torch.int64)
+        total = torch.zeros_like(ids)
         for layer, weight in enumerate(self.layer_weights.tolist()):
             total += weight * self.bits(hashes, layer)
         size = self.sampling_table_size

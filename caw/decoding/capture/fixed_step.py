@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from caw import ops
+from caw.decoding.forward.branching import forward_all
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
-from caw.decoding.step import Step, rectangular
+from caw.decoding.step import Step
 from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
@@ -49,7 +50,7 @@ class FixedStep(Step):
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         model = self.model if self.body is None else self.body
-        return rectangular(model, cache, candidates, self.settings.branching, cache.capacity)
+        return forward_all(model, cache, candidates, self.settings.branching, cache.capacity)
 
     def commit(
         self,

@@ -39,6 +39,18 @@ def forward_candidates(
     return torch.cat(parts, dim=1)
 
 
+def forward_all(
+    model: Any, cache: SiblingCache, candidates: torch.Tensor, branching: Branching, limit: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `forward_packed`, with the same number of candidates for each sequence.
+
+    Rows with fewer candidates carry their original again, whose result is not used.
+    """
+    logits = forward_candidates(model, cache, candidates, branching, limit)
+    batch, width = candidates.shape
+    return logits.flatten(0, 1), torch.arange(batch, device=candidates.device) * width
+
+
 def _forward_batch(model: Any, cache: SiblingCache, candidates: torch.Tensor, limit: int) -> torch.Tensor:
     batch, count = candidates.shape
     rows = candidates.T.reshape(batch * count, 1)  # copy-major, as the cache keeps its copies

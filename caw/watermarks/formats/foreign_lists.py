@@ -82,7 +82,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
         contexts, tokens = contexts_of(ids, self.window), ids[:, None]
         known = (contexts[:, contexts.shape[1] - self.needed :] != MISSING).all(dim=1) & (ids != MISSING)
-        values = torch.zeros(ids.shape[0], dtype=torch.float64)
+        values = torch.zeros(ids.shape[0], dtype=torch.float64, device=ids.device)
         seeds = torch.zeros_like(ids)
         where = known.nonzero()[:, 0]
         seeds[where] = self.seeds(contexts[where], tokens[where])[:, 0]

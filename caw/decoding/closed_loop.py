@@ -1,0 +1,132 @@
+"""The closed loop: how strongly a text is marked follows from what it has shown so far.
+
+    steer  before a token: z of the text, z that the target takes, and the law's factor of the strength
+    aim    the ladder: where no candidate could add evidence, the original token alone
+    count  after a token: it joins the evidence as the detector would count it
+
+None of this reads anything back from the device where the watermark's format is native.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from caw.decoding.evidence import LEVELS, Evidence
+from caw.decoding.state import DecodeState
+from caw.detection.weights import TokenWeights
+from caw.models.facts import ModelFacts
+from caw.policies import Target
+from caw.policies.target import Standing, read_target
+from caw.triton_kernels.ladder_ref import Ladder
+from caw.watermarks import Watermark
+from caw.watermarks.base import MISSING
+
+
+class ClosedLoop:
+    """Keeps the evidence of a batch and what it makes of strengths.
+
+    watermark: one that knows the model's vocabulary.
+
+    Raises what `Target.weights` raise that are not there or not for this watermark, ValueError for payloads.
+    """
+
+    def __init__(self, target: Target, watermark: Watermark, vocab_size: int, device: torch.device) -> None:
+        if watermark.code is not None:
+            raise ValueError(
+                "a target needs a watermark without a payload, whose evidence is known only from the whole text; "
+                "leave target or payload out"
+            )
+        self.target, self.watermark, self.native = target, watermark, watermark.native is not None
+        self.levels = _levels(target, watermark, vocab_size, device)
+        mean, variance = watermark.null_moments
+        steps = torch.arange(LEVELS, dtype=torch.float64)
+        # of the sums of level, level^2 and level^3 over the counted tokens: mean, variance, third moment of the score
+        moments = torch.stack([mean * steps, variance * steps**2, watermark.null_third * steps**3], dim=1)
+        self.moments = moments.to(device)
+        probe = torch.zeros(1, 1, dtype=torch.int64)
+        self.columns = self._score(torch.zeros(1, watermark.window, dtype=torch.int64), probe)[1].shape[2]
+        # generation leaves a repeated context unmarked as it is, and no candidate is worth less than another
+        self.all_gain = self.native and watermark.deduplicates and self.levels is None
+
+    def evidence(self, batch: int, tokens: int, device: torch.device) -> Evidence:
+        """Of B = batch rows without a text; tokens: the most of one."""
+        return Evidence.empty(batch, tokens, self.columns, device)
+
+    def steer(self, state: DecodeState) -> None:
+        """Set the factors of the next token."""
+        own = _evidence(state)
+        sums = (own.trials.double()[:, :, None] * self.moments).sum(dim=1)
+        spread = sums[:, 1].sqrt()
+        spread = torch.where(spread > 0, spread, 1.0)
+        quantile = self.target.quantile
+        # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
+        skewness = sums[:, 2] / (spread * spread * spread)
+        needed = quantile + self.target.margin + (quantile * quantile - 1) / 6 * skewness
+        standing = Standing((own.score - sums[:, 0]) / spread, needed, state.counts, state.budgets)
+        torch.mul(state.rows.factors, self.target.steering.factor(standing), out=own.factors)
+
+    def aim(self, state: DecodeState, ladder: Ladder) -> Ladder:
+        """The ladder without further candidates where none of them would add evidence."""
+        if self.all_gain or ladder.candidates.shape[1] < 2:
+            return ladder
+        further = ladder.candidates[:, 1:]
+        # compiled races: what counts once is the context, the same for all
+        probed = further[:, :1] if self.native else further
+        _, evidence, eligible = self._score(self._contexts(state), probed)
+        gains = eligible & ~_evidence(state).knows(evidence)
+        if self.levels is not None:
+            gains = gains & (self.levels[further] > 0)
+        there = torch.arange(1, further.shape[1] + 1, device=further.device)[None] < ladder.counts[:, None]
+        return ladder.only_original(~(gains & there).any(dim=1))
+
+    def count(self, state: DecodeState, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
+        """Tokens int64 [B] are about to join their texts where emitted (bool [B])."""
+        own = _evidence(state)
+        values, evidence, eligible = self._score(self._contexts(state), tokens[:, None])
+        first = emitted & (eligible & ~own.knows(evidence))[:, 0]
+        own.add(evidence[:, 0], first, None if self.levels is None else self.levels[tokens], values[:, 0])
+
+    def _contexts(self, state: DecodeState) -> torch.Tensor:
+        """What a detector sees before the next token, int64 [B, W]: of the prompt, nothing."""
+        contexts = state.contexts()
+        if not self.watermark.reads_prompt:
+            return contexts
+        place = state.counts[:, None] + torch.arange(state.window, device=contexts.device)[None]
+        return torch.where(place < state.window, MISSING, contexts)
+
+    def _score(self, contexts: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens int64 [B, n] after contexts [B, W], as the detector scores them in mode "exact".
+
+        Returns (values float64 [B, n], evidence int64 [B, n, E], whether they are evidence of the key at all [B, n]).
+        """
+        batch, count = tokens.shape
+        texts = torch.cat([contexts[:, None].expand(-1, count, -1), tokens[:, :, None]], dim=2)
+        window, stream = contexts.shape[1], texts.flatten()
+        scores = self.watermark.score_tokens(stream)
+        eligible = scores.scored if scores.keyless is None else scores.scored & ~scores.keyless
+        newest = [part[window :: window + 1] for part in (scores.values, scores.evidence, eligible)]
+        values, evidence, counts = newest
+        return values.view(batch, count), evidence.view(batch, count, -1), counts.view(batch, count)
+
+
+def close_loop(target: Target | float | None, watermark: Watermark | None, facts: ModelFacts) -> ClosedLoop | None:
+    """The loop for a policy's target; None without one, and without a watermark."""
+    target = read_target(target)
+    if target is None or watermark is None:
+        return None
+    return ClosedLoop(target, watermark, facts.vocab_size, facts.device)
+
+
+def _evidence(state: DecodeState) -> Evidence:
+    assert state.evidence is not None
+    return state.evidence
+
+
+def _levels(target: Target, watermark: Watermark, vocab_size: int, device: torch.device) -> torch.Tensor | None:
+    """The weight level of each token id, int64 [V]; None = all count alike."""
+    if target.weights is None:
+        return None
+    table = target.weights if isinstance(target.weights, TokenWeights) else TokenWeights.load(target.weights)
+    table.check_for(watermark)
+    ids = torch.arange(vocab_size)
+    return torch.from_numpy(table.of(ids.numpy())).to(device)

@@ -1,0 +1,79 @@
+"""What a detector would find in the texts so far, kept on the device beside them.
+
+After every step it equals `Detector.detect_ids` of the ids generated so far, in mode "exact", without weights or with a
+table per token id: the same scores by the same code, each piece of evidence counted once, level 0 left out after that.
+It says what the ids show. The text may be tokenised otherwise by its readers: only a test of the text decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from caw.record import kept_rows
+
+LEVELS = 16  # of weights, see `caw.detection.weights`
+
+
+@dataclass
+class Evidence:
+    """Of B texts, in place.
+
+    seen: int64 [B, N + 1, E], evidence that has occurred, the first `distinct` (int64 [B]) rows of each.
+    trials: int64 [B, 16], counted tokens of each weight level. score: float64 [B], the weighted sum of their scores.
+    factors: float32 [B], what strengths are multiplied by for the next token.
+    """
+
+    seen: torch.Tensor
+    distinct: torch.Tensor
+    trials: torch.Tensor
+    score: torch.Tensor
+    factors: torch.Tensor
+
+    @classmethod
+    def empty(cls, batch: int, tokens: int, columns: int, device: torch.device) -> Evidence:
+        """Of no tokens; tokens: N, the most of a text. columns: E, numbers in a piece of evidence."""
+        return cls(
+            seen=torch.zeros(batch, tokens + 1, columns, dtype=torch.int64, device=device),
+            distinct=torch.zeros(batch, dtype=torch.int64, device=device),
+            trials=torch.zeros(batch, LEVELS, dtype=torch.int64, device=device),
+            score=torch.zeros(batch, dtype=torch.float64, device=device),
+            factors=torch.ones(batch, device=device),
+        )
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.seen, self.distinct, self.trials, self.score, self.factors]
+
+    def start(self, rows: torch.Tensor) -> None:
+        """New texts in `rows` (int64 [R])."""
+        self.distinct[rows], self.trials[rows], self.score[rows] = 0, 0, 0.0
+
+    def knows(self, evidence: torch.Tensor) -> torch.Tensor:
+        """Which of evidence int64 [B, n, E] has occurred in its row's text, bool [B, n]."""
+        there = torch.arange(self.seen.shape[1], device=self.seen.device)[None] < self.distinct[:, None]
+        equal = (self.seen[:, None] == evidence[:, :, None]).all(dim=3)
+        return (equal & there[:, None]).any(dim=2)
+
+    def add(
+        self, evidence: torch.Tensor, first: torch.Tensor, level: torch.Tensor | None, values: torch.Tensor
+    ) -> None:
+        """One token of each text: its evidence int64 [B, E], and whether that occurs for the first time, bool [B].
+
+        level: int64 [B], its weight, None = 1. values: float64 [B], its score.
+        """
+        place = self.distinct[:, None, None].expand(-1, 1, evidence.shape[1])
+        self.seen.scatter_(1, place, evidence[:, None])  # means nothing until `distinct` counts it
+        self.distinct += first
+        if level is None:
+            self.trials[:, 1] += first
+        else:
+            first = first & (level > 0)
+            self.trials.scatter_add_(1, level[:, None], first[:, None].long())
+            values = values * level
+        self.score += torch.where(first, values, 0.0)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
+        self.seen, self.distinct, self.trials, self.score, self.factors = (kept_rows(t, rows) for t in self.tensors)

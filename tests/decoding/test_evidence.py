@@ -1,0 +1,113 @@
+"""Identity 9: after every step the evidence equals the detector's of the ids generated so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding.architectures import prompt
+from decoding.running import make_decoder
+from decoding.test_mixed_rows import FOREIGN
+from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from pairwise import pairwise
+
+import caw
+from caw.decoding.evidence import LEVELS
+from caw.decoding.request import requests_for
+from caw.decoding.row_settings import RowSettings
+from caw.detection.detector import Detector
+from caw.detection.weights import TokenWeights
+from caw.policies import Deficit, Target
+from caw.testing import assert_close
+
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3), prompt(2, 4)]
+BUDGETS = [17, 5, 12, 30, 24]
+MARKS = {
+    **WATERMARKS,
+    "key of its own": caw.KGW(key=2**64 - 1, delta=2.0, context_width=2),
+    "dual": caw.EXP(key=5, format="vllm-dual", context_width=2, top_k=12),
+    **FOREIGN,
+    "minhash": caw.KGW(key=7, delta=3.0, seeding="minhash", format="lm-watermarking"),
+    "selfhash of transformers": caw.KGW(key=7, delta=3.0, seeding="selfhash", format="transformers"),
+    "sbw selfhash": caw.KGW(key=5, delta=2.0, gamma=0.5, seeding="selfhash", format="sbw"),
+}
+WEIGHTED = [name for name in MARKS if name not in ("dual", "synthid")]
+
+
+def table(vocab_size: int) -> TokenWeights:
+    """All levels, shorter than the vocabulary; many tokens are left out."""
+    levels = np.arange(vocab_size - 40) * 7 % 16
+    return TokenWeights(levels * (np.arange(levels.size) % 3 > 0), default=3)
+
+
+class Watched:
+    """A decoder whose every step is compared with the detector."""
+
+    def __init__(self, model: Any, watermark: Any, policy: Any, weights: TokenWeights | None, **settings: Any) -> None:
+        self.decoder = make_decoder(
+            model, watermark, policy, settings.pop("batch", 2), 60, max_new_tokens=30, return_trace=False,
+            eos_token_ids=(2,), **settings,
+        )  # fmt: skip
+        self.weights, self.counted, self.repeated = weights, 0, 0
+        self.detector = Detector(None, self.decoder.plan.watermark, weights=weights)
+        self.take, self.decoder.step.take = self.decoder.step.take, self.step  # type: ignore[method-assign]
+
+    def step(self, state: Any, cache: Any) -> Any:
+        done = self.take(state, cache)
+        ids = [row[row >= 0].numpy() for row in state.padded_tokens[:, state.window :]]
+        results = self.detector.detect_ids(ids)
+        for row, (text, result) in enumerate(zip(ids, results, strict=True)):
+            kept = np.array([score is not None for score in result.token_scores], dtype=bool)
+            levels = np.ones(len(text), np.int64) if self.weights is None else self.weights.of(text)
+            assert state.evidence.trials[row].tolist() == np.bincount(levels[kept], minlength=LEVELS).tolist()
+            self.counted, self.repeated = self.counted + int(kept.sum()), self.repeated + result.num_repeated
+        scores = torch.tensor([result.score for result in results], dtype=torch.float64)
+        if self.detector.watermark.null == "binomial":
+            assert torch.equal(state.evidence.score, scores)
+        else:
+            assert_close(state.evidence.score, scores, "float64")
+        return done
+
+    def run(self, budgets: list[int]) -> dict[int, list[int]]:
+        row = RowSettings.of(self.decoder.plan.settings)
+        requests = requests_for(PROMPTS, budgets, [row] * len(PROMPTS))
+        return {sequence.index: sequence.tokens for sequence in self.decoder.run(requests)}
+
+
+def watch(model: Any, name: str, policy: Any, weighted: bool = False, **settings: Any) -> Watched:
+    weights = table(model.config.vocab_size) if weighted else None
+    target = Target(0.01, law=Deficit(tokens=20), weights=weights)
+    watched = Watched(model, MARKS[name], policy(model, target), weights, **settings)
+    texts = watched.run(BUDGETS)
+    assert len(texts) == len(PROMPTS) and watched.counted > 0
+    return watched
+
+
+POLICIES = {
+    "fixed": lambda model, target: caw.FixedStrength(1.0, target),
+    "capacity": lambda model, target: caw.CapacityPolicy(capacity_policy(model).network, 1.0, 1.5, target),
+}
+
+
+@pytest.mark.parametrize("name, policy, sampling", pairwise(MARKS, POLICIES, SAMPLING))
+def test_evidence_is_the_detectors(llama: Any, name: str, policy: str, sampling: str) -> None:
+    """Five texts through two places: refills, ends, budgets, overflows of two slots."""
+    watch(llama, name, POLICIES[policy], slots=2, **SAMPLING[sampling])
+
+
+@pytest.mark.parametrize("name, sampling", pairwise(WEIGHTED, SAMPLING))
+def test_evidence_with_weights(llama: Any, name: str, sampling: str) -> None:
+    watch(llama, name, POLICIES["capacity"], weighted=True, **SAMPLING[sampling])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", WATERMARKS)
+def test_evidence_of_steps_that_a_graph_could_hold(llama: Any, name: str, weighted: bool) -> None:
+    watch(llama, name, POLICIES["capacity"], weighted, fixed=True, slots=2)
+
+
+def test_repeats_are_met(llama: Any) -> None:
+    """The texts of these tests repeat themselves, and rows are dropped on the way."""
+    assert watch(llama, "unigram", POLICIES["fixed"], batch=5).repeated > 0
