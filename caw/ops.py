@@ -227,6 +227,10 @@ score_tokens = _register(
     ),
 )
 
+if not has_kernel("score_tokens", "cuda"):
+    # a few tokens at a time: PyTorch's own operations will do on a GPU, where they read nothing back
+    _library.impl("score_tokens", score_tokens_ref, "CUDA")
+
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
 # permutation_head, permutation_green: torch.randperm(vocab_size)[:count] of each seed, as ids [N, count] or as a set of
 #   bits int32 [N, ceil(V / 32)], token t = bit t % 32 of word t // 32. For positions at which many tokens are asked

@@ -36,7 +36,8 @@ class ClosedLoop:
                 "a target needs a watermark without a payload, whose evidence is known only from the whole text; "
                 "leave target or payload out"
             )
-        self.target, self.watermark, self.native = target, watermark, watermark.native is not None
+        self.watermark, self.margin, self.native = watermark, target.margin, watermark.native is not None
+        self.law, self.quantile = target.steering, target.quantile
         self.levels = _levels(target, watermark, vocab_size, device)
         mean, variance = watermark.null_moments
         steps = torch.arange(LEVELS, dtype=torch.float64)
@@ -58,12 +59,11 @@ class ClosedLoop:
         sums = (own.trials.double()[:, :, None] * self.moments).sum(dim=1)
         spread = sums[:, 1].sqrt()
         spread = torch.where(spread > 0, spread, 1.0)
-        quantile = self.target.quantile
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
         skewness = sums[:, 2] / (spread * spread * spread)
-        needed = quantile + self.target.margin + (quantile * quantile - 1) / 6 * skewness
+        needed = self.quantile + self.margin + (self.quantile**2 - 1) / 6 * skewness
         standing = Standing((own.score - sums[:, 0]) / spread, needed, state.counts, state.budgets)
-        torch.mul(state.rows.factors, self.target.steering.factor(standing), out=own.factors)
+        torch.mul(state.rows.factors, self.law.factor(standing), out=own.factors)
 
     def aim(self, state: DecodeState, ladder: Ladder) -> Ladder:
         """The ladder without further candidates where none of them would add evidence."""

@@ -40,7 +40,7 @@ class Step(ABC):
         self.model, self.plan, self.kernels, self.settings = model, plan, plan.kernels, plan.settings
         self.watermark, self.policy, self.max_strength = plan.watermark, plan.policy, plan.max_strength
         self.limits, device = plan.limits, plan.facts.device
-        self.loop = plan.loop
+        self.loop, self.own_strength = plan.loop, plan.policy.max_strength
         self.noise = GumbelNoise.on(device, native=plan.kernels.native) if self.limits.samples else None
         self.evaluator = _evaluator_on(device, plan)
 
@@ -65,7 +65,7 @@ class Step(ABC):
         context = state.contexts()
         ladder = self.watermark_ladder(state, Position(record, race, scores, context, warped, state.rows.keys))
         if self.limits.factors or self.loop is not None:  # each row up to the greatest strength of its own
-            ladder = ladder.first(1 + self.select(ladder, state.factors * self.policy.max_strength))
+            ladder = ladder.first(1 + self.select(ladder, state.factors * self.own_strength))
         if self.limits.ends and not self.plan.mark_eos:
             ladder = ladder.only_original(state.rows.ended(ladder.candidates).any(dim=1))
         if self.watermark.deduplicates:

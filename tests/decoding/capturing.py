@@ -61,6 +61,7 @@ def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
     found = {name: value for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
     found |= {f"record {i}": tensor for i, tensor in enumerate(state.records)}
     found |= {f"row {i}": tensor for i, tensor in enumerate(state.rows.tensors)}
+    found |= {f"evidence {i}": tensor for i, tensor in enumerate(state.evidence.tensors if state.evidence else [])}
     found |= {"store": cache.store, "scratch": cache.scratch, "lengths": cache.lengths}
     found |= {"ring": ring.integers, "cursor": ring.cursor} | ({} if ring.floats is None else {"floats": ring.floats})
     return found
@@ -162,7 +163,9 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
                 if buffer is not None:
                     module._buffers[name] = fake(buffer)
     step.step.model, decoder.attention = model, caw_attention(model)
-    for owner in (step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history):
+    loop = [] if step.step.loop is None else [copy.copy(step.step.loop), step.state.evidence]
+    step.step.loop = loop[0] if loop else None
+    for owner in (step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop):
         for name, value in vars(owner).items():
             if isinstance(value, torch.Tensor):
                 setattr(owner, name, fake(value))

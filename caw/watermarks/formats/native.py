@@ -17,7 +17,6 @@ from typing import ClassVar
 import torch
 
 from caw import ops
-from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels import prf_ref as prf
 from caw.watermarks.base import Native, TokenScores, contexts_of
 from caw.watermarks.green_list import GreenScheme
@@ -59,10 +58,7 @@ class NativeScheme(Scheme):
     def score_keyed(self, ids: torch.Tensor, keys: torch.Tensor) -> TokenScores:
         native = self.native
         assert native is not None
-        # no kernel on a GPU: PyTorch's operations, which read nothing back
-        on_cpu = ops.has_kernel("score_tokens", ids.device.type)
-        by = ops.score_tokens if on_cpu else score_tokens_ref
-        values, seeds = by(ids, self.window, keys, native.scheme, native.threshold)
+        values, seeds = ops.score_tokens(ids, self.window, keys, native.scheme, native.threshold)
         return self._scores(ids, values, seeds[:, None] if self.salted else contexts_of(ids, self.window))
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:

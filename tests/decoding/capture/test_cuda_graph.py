@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from decoding.architectures import build, prompt
@@ -27,13 +28,19 @@ from caw.decoding.capture import run_ahead
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.eager_step import EagerStep
+from caw.detection.weights import TokenWeights
+from caw.policies import Deficit, Target
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1)]
+# marks until 1 % is reached, tokens of weight 0 never
+TARGET = Target(0.01, margin=0, law=Deficit(tokens=10), weights=TokenWeights(np.arange(500) % 4))
 POLICIES = {
     "fixed": lambda model: caw.FixedStrength(1.0),
     "entropy": lambda model: caw.EntropyThreshold(3.6),
     "delta": lambda model: caw.LogitDeltaThreshold(0.7, value=1.2),
     "capacity": capacity_policy,
+    "target": lambda model: caw.CapacityPolicy(capacity_policy(model).network, 0.8, 1.5, TARGET),
+    "fixed to a target": lambda model: caw.FixedStrength(0.7, Target(0.2, margin=0)),
 }
 STEPS = 12
 
@@ -96,7 +103,8 @@ def test_data_of_the_host_is_found() -> None:
 
 GRAPHS = [("lefthash", "capacity", "greedy"), ("top_k", "capacity", "sampled"), ("scale", "capacity", "greedy"),
           ("unigram", "entropy", "sampled"), ("selfhash", "delta", "greedy"), ("top_k", "fixed", "greedy"),
-          (None, "fixed", "greedy")]  # fmt: skip
+          (None, "fixed", "greedy"), ("lefthash", "target", "greedy"), ("selfhash", "target", "sampled"),
+          ("scale", "target", "greedy"), ("unigram", "fixed to a target", "greedy")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("watermark", "policy", "sampling"), GRAPHS)

@@ -1,0 +1,224 @@
+"""Strength that follows the evidence, against decoding by definition with a detector at every token."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoding.architectures import prompt
+from decoding.brute_force import BruteForce, agree
+from decoding.running import make_decoder, run
+from decoding.test_mixed_rows import FOREIGN, texts
+from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from pairwise import pairwise
+
+import caw
+from caw.decoding.row_settings import RowLimits, RowSettings
+from caw.detection.detector import Detector
+from caw.detection.weights import TokenWeights
+from caw.policies import Deficit, Stop, Target
+from caw.testing import assert_close
+
+PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
+NEW = 14
+NEVER, AT_ONCE = Target(1e-300), Target(0.9, margin=0)
+ALL_MARKS = {**WATERMARKS, **FOREIGN, "dual": caw.EXP(key=5, format="vllm-dual", context_width=2, top_k=12)}
+
+
+def weights(vocab_size: int) -> TokenWeights:
+    levels = np.arange(vocab_size) * 7 % 16
+    return TokenWeights(levels * (np.arange(levels.size) % 3 > 0))
+
+
+@dataclasses.dataclass
+class Steered(BruteForce):
+    """The definition under a target: a detector reads what was generated so far."""
+
+    budget: int = NEW
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        target = self.policy.target
+        self.target, self.detector = target, Detector(None, self.watermark, weights=target.weights)
+
+    def decide(self, prompt: list[int], new: list[int], occurrence: int = 0) -> Any:
+        self.factor = self.law(new)
+        return super().decide(prompt, new, occurrence)
+
+    def law(self, new: list[int]) -> float:
+        result = self.detector.detect_ids([np.array(new, dtype=np.int64)])[0]
+        kept = [token for token, score in zip(new, result.token_scores, strict=True) if score is not None]
+        levels = (
+            [1] * len(kept) if self.target.weights is None else self.target.weights.of(np.array(kept, int)).tolist()
+        )
+        squares, cubes = sum(x**2 for x in levels), sum(x**3 for x in levels)
+        variance = self.watermark.null_moments[1]
+        skewness = self.watermark.null_third * cubes / (variance * squares) ** 1.5 if squares else 0.0
+        quantile = NormalDist().inv_cdf(1 - self.target.p_value)
+        needed = quantile + self.target.margin + (quantile**2 - 1) / 6 * skewness
+        if result.z_score >= needed:
+            return 0.0
+        if isinstance(self.target.law, Stop):
+            return 1.0
+        law = self.target.law
+        planned = needed * math.sqrt(min(1, (len(new) + 8) / min(self.budget, law.tokens)))
+        return min(max(law.on_plan + law.gain * (planned - result.z_score), 0.0), law.most)
+
+    def _strength(self, logits: torch.Tensor, capacity: float) -> float:
+        return super()._strength(logits, capacity) * self.factor
+
+    def _choice(self, scores: Any, warped: Any, new: list[int], original: int) -> Any:
+        choose = super()._choice(scores, warped, new, original)
+
+        def worth(strength: float) -> tuple[int, float]:
+            token, gap = choose(strength)
+            return (token, gap) if token == original or self.gains(new, token) else (original, math.inf)
+
+        return worth
+
+    def gains(self, new: list[int], token: int) -> bool:
+        """Whether the detector would count the token."""
+        result = self.detector.detect_ids([np.array([*new, token], dtype=np.int64)])[0]
+        return result.token_scores[-1] is not None
+
+
+TARGETS = {
+    "stop": Target(0.05, margin=0.2),
+    "deficit": Target(0.01, law=Deficit(tokens=10, most=1.3)),
+    "weights": Target(0.05, margin=0, law="deficit", weights=weights(200)),
+}
+POLICIES = {
+    "fixed": lambda model, target: caw.FixedStrength(0.8, target),
+    "entropy": lambda model, target: caw.EntropyThreshold(3.6, target=target),
+    "delta": lambda model, target: caw.LogitDeltaThreshold(0.9, target=target),
+    "capacity": lambda model, target: caw.CapacityPolicy(capacity_policy(model).network, 0.9, 1.5, target),
+}
+
+
+@pytest.mark.parametrize("watermark, policy, target, sampling", pairwise(WATERMARKS, POLICIES, TARGETS, SAMPLING))
+def test_closed_loop_is_the_definition(llama: Any, watermark: str, policy: str, target: str, sampling: str) -> None:
+    chosen = TARGETS[target]
+    if chosen.weights is not None:
+        chosen = dataclasses.replace(chosen, weights=weights(llama.config.vocab_size))
+        if watermark in ("top_k", "scale", "repeating"):  # a level 0 among the candidates of a race is another story
+            chosen = dataclasses.replace(chosen, weights=TokenWeights(np.full(llama.config.vocab_size, 3)))
+    how = POLICIES[policy](llama, chosen)
+    done = run(llama, PROMPTS[:2], WATERMARKS[watermark], how, max_new_tokens=NEW, eos_token_ids=(2,), slots=2,
+               **SAMPLING[sampling])  # fmt: skip
+    reference = Steered(llama, WATERMARKS[watermark], how, eos=(2,), **SAMPLING[sampling])
+    for ids, tokens in zip(PROMPTS, done.tokens, strict=False):
+        agree(tokens, reference.decode(ids, NEW), reference, ids, f"{watermark} {policy} {target} {sampling}")
+
+
+@pytest.mark.parametrize("watermark", ALL_MARKS)
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_a_target_that_is_reached_at_once(llama: Any, watermark: str, sampling: str) -> None:
+    """The unmarked text; no step looks ahead."""
+    policy = caw.CapacityPolicy(capacity_policy(llama).network, 0.9, 1.5, AT_ONCE)
+    plain = run(llama, PROMPTS, max_new_tokens=3, **SAMPLING[sampling])
+    first = run(llama, PROMPTS, ALL_MARKS[watermark], policy, max_new_tokens=1, **SAMPLING[sampling])
+    assert first.tokens == [tokens[:1] for tokens in plain.tokens]
+    assert {forwarded for *_, forwarded in first.steps} == {1}
+
+
+@pytest.mark.parametrize("policy", ["fixed", "capacity"])
+@pytest.mark.parametrize("watermark", ["lefthash", "selfhash", "top_k", "scale"])
+def test_a_target_out_of_reach_changes_nothing(llama: Any, watermark: str, policy: str) -> None:
+    """Up to where a text would repeat evidence, which marks no more."""
+    mark = WATERMARKS[watermark]
+    open_loop = run(llama, PROMPTS, mark, POLICIES[policy](llama, None), max_new_tokens=NEW)
+    closed = run(llama, PROMPTS, mark, POLICIES[policy](llama, NEVER), max_new_tokens=NEW)
+    compared = 0
+    for a, b in zip(open_loop.tokens, closed.tokens, strict=True):
+        counts = Detector(None, mark).detect_ids([np.array(a)])[0].token_scores
+        new = next((i for i, score in enumerate(counts) if score is None), len(a))
+        assert a[:new] == b[:new]
+        compared += new
+    assert compared > 10
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("target", ["stop", "deficit"])
+@pytest.mark.parametrize("watermark", ["lefthash", "selfhash", "unigram", "top_k", "scale"])
+def test_rows_with_a_target_are_as_if_alone(llama: Any, watermark: str, target: str, fixed: bool) -> None:
+    """Ragged prompts, factors and sampling of their own, through two places and through all."""
+    mark, policy = WATERMARKS[watermark], POLICIES["capacity"](llama, TARGETS[target])
+    rows = [
+        RowSettings(max_new_tokens=NEW), RowSettings(max_new_tokens=6, strength_factor=0.4),
+        RowSettings(max_new_tokens=NEW, strength_factor=1.25, do_sample=True, seed=4),
+        RowSettings(max_new_tokens=NEW, strength_factor=0.0),
+    ]  # fmt: skip
+    settings: dict[str, Any] = {"max_new_tokens": NEW, "slots": 2, "eos_token_ids": (2,)}
+    alone = [run(llama, [ids], mark, policy, rows=[row], **settings) for ids, row in zip(PROMPTS, rows, strict=True)]
+    for batch in (2, 4):
+        done = run(llama, PROMPTS, mark, policy, rows=rows, batch=batch, fixed=fixed, **settings)
+        assert texts(done) == [one for each in alone for one in texts(each)]
+        for mixed, single in zip(done.traces, alone, strict=True):
+            assert_close(mixed.strength, single.traces[0].strength, "capacity")
+    assert not any(done.traces[3].choice)
+
+
+@pytest.mark.parametrize("name", ["lefthash", "top_k"])
+def test_marking_rests_once_the_text_is_found(llama: Any, name: str) -> None:
+    """Every strength is 0 where the ids so far reach the target, and only there."""
+    target = Target(0.05, margin=0.1)
+    policy, detector = caw.FixedStrength(1.0, target), Detector(None, WATERMARKS[name])
+    done = run(llama, PROMPTS, WATERMARKS[name], policy, max_new_tokens=30)
+    rested = 0
+    for trace in done.traces:
+        for i, strength in enumerate(trace.strength):
+            z = detector.detect_ids([np.array(trace.tokens[:i], dtype=np.int64)])[0].z_score
+            assert strength == 0 or z < 3.0
+            rested += strength == 0
+        assert max(trace.strength) == 1
+    assert 0 < rested < sum(len(trace.strength) for trace in done.traces)
+
+
+@pytest.mark.parametrize("name", ["lefthash", "unigram"])
+def test_repeated_evidence_is_not_marked(llama: Any, name: str) -> None:
+    done = run(llama, PROMPTS, WATERMARKS[name], caw.FixedStrength(1.0, NEVER), max_new_tokens=30)
+    detector, chosen, repeats = Detector(None, WATERMARKS[name]), 0, 0
+    for tokens, trace in zip(done.tokens, done.traces, strict=True):
+        scores = detector.detect_ids([np.array(tokens)])[0].token_scores
+        for score, choice in zip(scores, trace.choice, strict=True):
+            assert score is not None or choice == 0
+            chosen, repeats = chosen + (choice > 0), repeats + (score is None)
+    assert chosen and repeats
+
+
+def test_no_target_costs_nothing(llama: Any) -> None:
+    decoder = make_decoder(llama, caw.KGW(key=1))
+    assert decoder.plan.loop is None and decoder.step.loop is None and decoder.state.evidence is None
+    assert make_decoder(llama, None, caw.FixedStrength(target=0.01)).plan.loop is None
+
+
+def test_the_greatest_factor_needs_room_in_the_record(llama: Any) -> None:
+    """beta * factor * top_k may not exceed K; ladders and slots follow it."""
+    policy = caw.FixedStrength(1.0, Target(0.01, law=Deficit(most=2.5)))
+    with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100, got 2.5 \* 50; lower"):
+        make_decoder(llama, caw.EXP(key=1, top_k=50), policy)
+    plan = make_decoder(llama, caw.EXP(key=1, top_k=4), policy, limits=RowLimits(strength_factor=1.5)).plan
+    assert plan.max_strength == 3.75
+    capacity = caw.CapacityPolicy(capacity_policy(llama).network, 1.0, 1.0, Target(0.01, law=Deficit(most=1.5)))
+    assert make_decoder(llama, caw.EXP(key=1, top_k=4), capacity).plan.slots == 6
+
+
+def test_payloads_are_refused(llama: Any) -> None:
+    pytest.importorskip("reedsolo")
+    with pytest.raises(ValueError, match=r"a target needs a watermark without a payload, .* leave target or payload"):
+        make_decoder(llama, caw.KGW(key=1, payload=3, payload_bits=4), caw.FixedStrength(1.0, 0.01))
+
+
+def test_weights_that_know_the_key_are_refused(llama: Any) -> None:
+    mark = caw.KGW(key=1)
+    known = TokenWeights(np.ones(9, np.int64), provenance={"key_ids": [mark.key_id]})
+    with pytest.raises(ValueError, match="estimated from texts of key"):
+        make_decoder(llama, mark, caw.FixedStrength(1.0, Target(0.01, weights=known)))
+    with pytest.raises(FileNotFoundError, match="expected a table of weights"):
+        make_decoder(llama, mark, caw.FixedStrength(1.0, Target(0.01, weights="nothing")))
