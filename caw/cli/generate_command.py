@@ -48,6 +48,7 @@ def generate(
     theta: opt.Theta = None,
     beta: opt.Beta = None,
     evaluator: opt.EvaluatorName = None,
+    target: opt.TargetP = None,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", rich_help_panel=opt.DECODING)] = 200,
     min_new_tokens: Annotated[int, typer.Option(help="Fewest tokens of a text.", rich_help_panel=opt.DECODING)] = 0,
     chat: Annotated[
@@ -123,6 +124,7 @@ def generate(
         )  # fmt: skip
         of_policy = {
             "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
+            "target": target,
         }  # fmt: skip
         chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
         how = opt.build_policy(chosen, of_policy, model)

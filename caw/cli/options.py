@@ -93,6 +93,9 @@ Theta = Annotated[float | None, panel(POLICY, f"capacity: leave tokens above thi
 Beta = Annotated[
     float | None, panel(POLICY, f"capacity: strength for tokens of no importance [{BETA:g}; {BETA_HELP}].")
 ]
+TargetP = Annotated[
+    float | None, panel(POLICY, "Mark no further once the text so far would be found at this p-value.", "--target")
+]
 EvaluatorName = Annotated[
     str | None, panel(POLICY, "capacity: name of a shipped evaluator, or a .safetensors file [the model's own].")
 ]
@@ -207,8 +210,9 @@ def describe(thing: Watermark | Policy | None) -> dict[str, Any] | None:
     for field in fields(thing):  # type: ignore[arg-type]
         if field.name in ("payload_bits", "temperature") and getattr(thing, field.name) == field.default:
             continue  # rare parameters are named only where they are used
-        if field.name not in ("key", "network") and getattr(thing, field.name) is not None:
-            described[said.get(field.name, field.name)] = getattr(thing, field.name)
+        value = getattr(thing, field.name)
+        if field.name not in ("key", "network") and value is not None:
+            described[said.get(field.name, field.name)] = value.described() if field.name == "target" else value
     return described
 
 

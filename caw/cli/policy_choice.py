@@ -31,7 +31,7 @@ def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, m
     takes = [policy for policy, entry in POLICIES.items() if given <= set(entry.parameters)]
     if given and takes and CAW not in takes:
         return takes[0], ""
-    if given or shipped_for(model) is not None:
+    if given - {"target"} or shipped_for(model) is not None:
         return CAW, ""
     return PLAIN, NO_EVALUATOR
 

@@ -20,6 +20,7 @@ from caw.evaluator import default_beta
 from caw.io.unicode import is_unicode
 from caw.policies import Policy
 from caw.policies.registry import POLICIES, make_policy
+from caw.policies.target import read_target
 from caw.settings import Settings
 from caw.watermarks import Watermark
 from caw.watermarks.registry import WATERMARKS, watermark_class
@@ -225,6 +226,7 @@ class Config:
                         raise ValueError(f"needs an evaluator for model {plan.model}, got none; name its weights")
                     require_number("theta", parameters["theta"], 0, 1, closed=True)
                     require_number("beta", parameters["beta"], 0, 100, closed=True)
+                    read_target(parameters.get("target"))
                     mark.check_strength(float(parameters["beta"]))
                 else:
                     mark.check_strength(spec.build(parameters, None).greatest)

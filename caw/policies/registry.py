@@ -22,12 +22,13 @@ class Entry:
     needed: str = ""
 
 
+TARGET = {"target": "target"}
 # in Python `strength` is what a policy does, so that its argument is called value
 POLICIES = {
-    "fixed": Entry("FixedStrength", {"strength": "value"}),
-    "entropy": Entry("EntropyThreshold", {"nats": "nats", "strength": "value"}, needed="nats"),
-    "logit-delta": Entry("LogitDeltaThreshold", {"gap": "gap", "strength": "value"}, needed="gap"),
-    "capacity": Entry("CapacityPolicy", {"theta": "theta", "beta": "beta", "evaluator": "evaluator"}),
+    "fixed": Entry("FixedStrength", {"strength": "value", **TARGET}),
+    "entropy": Entry("EntropyThreshold", {"nats": "nats", "strength": "value", **TARGET}, needed="nats"),
+    "logit-delta": Entry("LogitDeltaThreshold", {"gap": "gap", "strength": "value", **TARGET}, needed="gap"),
+    "capacity": Entry("CapacityPolicy", {"theta": "theta", "beta": "beta", "evaluator": "evaluator", **TARGET}),
 }
 
 

@@ -9,7 +9,7 @@ A margin leaves room for both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -146,7 +146,7 @@ class Target:
     def described(self) -> Any:
         """The p-value if the rest is as usual, else all that differs, for output lines."""
         law, default = self.steering, Target(self.p_value)
-        of_law = {f.name: getattr(law, f.name) for f in fields(law)}  # type: ignore[arg-type]
+        of_law: dict[str, Any] = asdict(law) if is_dataclass(law) else {}
         name = next((name for name, kind in LAWS.items() if type(law) is kind), type(law).__name__)
         said: dict[str, Any] = {"p_value": self.p_value}
         said |= {} if self.margin == default.margin else {"margin": self.margin}

@@ -28,6 +28,9 @@ pytestmark = pytest.mark.usefixtures("environment")
         (None, {"nats": 1.0, "strength": 0.5}, "smollm2-135m", True, ("entropy", "")),
         (None, {"gap": 1.0}, "smollm2-135m", True, ("logit-delta", "")),
         (None, {"theta": 0.5}, "./other", True, ("capacity", "")),
+        (None, {"target": 0.01}, "./other", True, ("fixed", NO_EVALUATOR)),
+        (None, {"target": 0.01, "gap": 1.0}, "./other", True, ("logit-delta", "")),
+        (None, {"target": 0.01, "theta": None}, "smollm2-135m", True, ("capacity", "")),
         (None, {"evaluator": "my.safetensors"}, "./other", True, ("capacity", "")),
     ],
 )
@@ -48,6 +51,8 @@ def test_the_line_names_what_decides(mark: Any, said: str) -> None:
     line = what_marks(mark, caw.CapacityPolicy("smollm2-135m"))
     numbers = f"theta {defaults.THETA:g}, beta {defaults.BETA_BY_MODEL['smollm2-135m']:g}"
     assert line == f"{said}policy capacity (evaluator smollm2-135m, {numbers})"
+    aimed = what_marks(mark, caw.FixedStrength(target=0.001))
+    assert aimed == f"{said}policy fixed (strength 1, target 0.001)"
     assert what_marks(mark, caw.FixedStrength(), "why") == f"{said}policy fixed (strength 1): why"
 
 

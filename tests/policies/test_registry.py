@@ -8,13 +8,19 @@ import pytest
 
 import caw
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.policies import Target
 from caw.policies.registry import POLICIES, make_policy, policy_name
 
 PARAMETERS = {
-    "fixed": {"strength": 0.5},
-    "entropy": {"nats": 1.5, "strength": 0.5},
-    "logit-delta": {"gap": 2.0, "strength": 0.5},
-    "capacity": {"evaluator": Evaluator(FeatureSpec(), hidden=8), "theta": 0.4, "beta": 1.5},
+    "fixed": {"strength": 0.5, "target": Target(0.01)},
+    "entropy": {"nats": 1.5, "strength": 0.5, "target": Target(0.01)},
+    "logit-delta": {"gap": 2.0, "strength": 0.5, "target": Target(0.01)},
+    "capacity": {
+        "evaluator": Evaluator(FeatureSpec(), hidden=8),
+        "theta": 0.4,
+        "beta": 1.5,
+        "target": Target(0.01),
+    },
 }
 
 
