@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 
 from caw.decoding.evidence import LEVELS, Evidence
+from caw.decoding.row_tensors import RowTensors
 from caw.decoding.state import DecodeState
 from caw.detection.weights import TokenWeights
 from caw.models.facts import ModelFacts
@@ -19,7 +20,8 @@ from caw.policies import Target
 from caw.policies.target import Standing, read_target
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Watermark
-from caw.watermarks.base import MISSING
+from caw.watermarks.base import MISSING, TokenScores
+from caw.watermarks.scheme import Formatted
 
 
 class ClosedLoop:
@@ -44,8 +46,8 @@ class ClosedLoop:
         # of the sums of level, level^2 and level^3 over the counted tokens: mean, variance, third moment of the score
         moments = torch.stack([mean * steps, variance * steps**2, watermark.null_third * steps**3], dim=1)
         self.moments = moments.to(device)
-        probe = torch.zeros(1, 1, dtype=torch.int64)
-        self.columns = self._score(torch.zeros(1, watermark.window, dtype=torch.int64), probe)[1].shape[2]
+        probe = torch.zeros(watermark.window + 1, dtype=torch.int64)
+        self.columns = watermark.score_tokens(probe).evidence.shape[1]
         # generation leaves a repeated context unmarked as it is, and no candidate is worth less than another
         self.all_gain = self.native and watermark.deduplicates and self.levels is None
 
@@ -72,7 +74,7 @@ class ClosedLoop:
         further = ladder.candidates[:, 1:]
         # compiled races: what counts once is the context, the same for all
         probed = further[:, :1] if self.native else further
-        _, evidence, eligible = self._score(self._contexts(state), probed)
+        _, evidence, eligible = self._score(self._contexts(state), probed, state.rows)
         gains = eligible & ~_evidence(state).knows(evidence)
         if self.levels is not None:
             gains = gains & (self.levels[further] > 0)
@@ -82,7 +84,7 @@ class ClosedLoop:
     def count(self, state: DecodeState, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Tokens int64 [B] are about to join their texts where emitted (bool [B])."""
         own = _evidence(state)
-        values, evidence, eligible = self._score(self._contexts(state), tokens[:, None])
+        values, evidence, eligible = self._score(self._contexts(state), tokens[:, None], state.rows)
         first = emitted & (eligible & ~own.knows(evidence))[:, 0]
         own.add(evidence[:, 0], first, None if self.levels is None else self.levels[tokens], values[:, 0])
 
@@ -94,19 +96,38 @@ class ClosedLoop:
         place = state.counts[:, None] + torch.arange(state.window, device=contexts.device)[None]
         return torch.where(place < state.window, MISSING, contexts)
 
-    def _score(self, contexts: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _score(
+        self, contexts: torch.Tensor, tokens: torch.Tensor, rows: RowTensors
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens int64 [B, n] after contexts [B, W], as the detector scores them in mode "exact".
 
         Returns (values float64 [B, n], evidence int64 [B, n, E], whether they are evidence of the key at all [B, n]).
         """
-        batch, count = tokens.shape
+        count = tokens.shape[1]
         texts = torch.cat([contexts[:, None].expand(-1, count, -1), tokens[:, :, None]], dim=2)
-        window, stream = contexts.shape[1], texts.flatten()
-        scores = self.watermark.score_tokens(stream)
-        eligible = scores.scored if scores.keyless is None else scores.scored & ~scores.keyless
-        newest = [part[window :: window + 1] for part in (scores.values, scores.evidence, eligible)]
-        values, evidence, counts = newest
-        return values.view(batch, count), evidence.view(batch, count, -1), counts.view(batch, count)
+        if isinstance(self.watermark, Formatted) and self.native:
+            keys = rows.keys[:, None].expand(-1, texts[0].numel()).flatten()
+            return _newest(texts, self.watermark.score_keyed(texts.flatten(), keys))
+        groups: dict[Watermark, list[int]] = {}
+        for row, mark in enumerate(rows.marks):
+            groups.setdefault(mark or self.watermark, []).append(row)
+        if len(groups) == 1:
+            return _newest(texts, next(iter(groups)).score_tokens(texts.flatten()))
+        places = [torch.tensor(group, device=texts.device) for group in groups.values()]
+        parts = [
+            _newest(texts[at], mark.score_tokens(texts[at].flatten())) for mark, at in zip(groups, places, strict=True)
+        ]
+        order = torch.cat(places).argsort()
+        values, evidence, eligible = (torch.cat(columns)[order] for columns in zip(*parts, strict=True))
+        return values, evidence, eligible
+
+
+def _newest(texts: torch.Tensor, scores: TokenScores) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the scores of texts [B, n, W + 1], one after the other, say of the last token of each."""
+    batch, count, length = texts.shape
+    eligible = scores.scored if scores.keyless is None else scores.scored & ~scores.keyless
+    values, evidence, eligible = (part[length - 1 :: length] for part in (scores.values, scores.evidence, eligible))
+    return values.view(batch, count), evidence.view(batch, count, -1), eligible.view(batch, count)
 
 
 def close_loop(target: Target | float | None, watermark: Watermark | None, facts: ModelFacts) -> ClosedLoop | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pairwise import pairwise
 import caw
 from caw.decoding.evidence import LEVELS
 from caw.decoding.request import requests_for
-from caw.decoding.row_settings import RowSettings
+from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.detection.detector import Detector
 from caw.detection.weights import TokenWeights
 from caw.policies import Deficit, Target
@@ -51,13 +52,17 @@ class Watched:
             eos_token_ids=(2,), **settings,
         )  # fmt: skip
         self.weights, self.counted, self.repeated = weights, 0, 0
+        self.keys: set[str] = set()
         self.detector = Detector(None, self.decoder.plan.watermark, weights=weights)
         self.take, self.decoder.step.take = self.decoder.step.take, self.step  # type: ignore[method-assign]
 
     def step(self, state: Any, cache: Any) -> Any:
         done = self.take(state, cache)
         ids = [row[row >= 0].numpy() for row in state.padded_tokens[:, state.window :]]
-        results = self.detector.detect_ids(ids)
+        marks = [mark or self.detector.watermark for mark in state.rows.marks]
+        each = [dataclasses.replace(self.detector, watermark=mark) for mark in marks]
+        results = [detector.detect_ids([text])[0] for detector, text in zip(each, ids, strict=True)]
+        self.keys |= {mark.key_id for mark in marks}
         for row, (text, result) in enumerate(zip(ids, results, strict=True)):
             kept = np.array([score is not None for score in result.token_scores], dtype=bool)
             levels = np.ones(len(text), np.int64) if self.weights is None else self.weights.of(text)
@@ -70,17 +75,17 @@ class Watched:
             assert_close(state.evidence.score, scores, "float64")
         return done
 
-    def run(self, budgets: list[int]) -> dict[int, list[int]]:
+    def run(self, budgets: list[int], keys: list[Any]) -> dict[int, list[int]]:
         row = RowSettings.of(self.decoder.plan.settings)
-        requests = requests_for(PROMPTS, budgets, [row] * len(PROMPTS))
+        requests = requests_for(PROMPTS, budgets, [dataclasses.replace(row, key=key) for key in keys])
         return {sequence.index: sequence.tokens for sequence in self.decoder.run(requests)}
 
 
-def watch(model: Any, name: str, policy: Any, weighted: bool = False, **settings: Any) -> Watched:
+def watch(model: Any, name: str, policy: Any, weighted: bool = False, keys: Any = None, **settings: Any) -> Watched:
     weights = table(model.config.vocab_size) if weighted else None
     target = Target(0.01, law=Deficit(tokens=20), weights=weights)
     watched = Watched(model, MARKS[name], policy(model, target), weights, **settings)
-    texts = watched.run(BUDGETS)
+    texts = watched.run(BUDGETS, keys or [None] * len(PROMPTS))
     assert len(texts) == len(PROMPTS) and watched.counted > 0
     return watched
 
@@ -100,6 +105,13 @@ def test_evidence_is_the_detectors(llama: Any, name: str, policy: str, sampling:
 @pytest.mark.parametrize("name, sampling", pairwise(WEIGHTED, SAMPLING))
 def test_evidence_with_weights(llama: Any, name: str, sampling: str) -> None:
     watch(llama, name, POLICIES["capacity"], weighted=True, **SAMPLING[sampling])
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_evidence_under_keys_of_their_own(llama: Any, name: str) -> None:
+    keys = [None, 77, 2**62 + 12345, 77, None]
+    limits = RowLimits.of([RowSettings(max_new_tokens=30), RowSettings(max_new_tokens=30, key=77)], (2,))
+    assert len(watch(llama, name, POLICIES["fixed"], keys=keys, limits=limits, batch=3).keys) == 3
 
 
 @pytest.mark.parametrize("weighted", [False, True])
