@@ -33,7 +33,7 @@ class Step(ABC):
     """Everything a step needs that does not change between steps.
 
     noise: draws of the sampler, None where no text samples. evaluator: the policy's network on the model's device, None
-    if it has none.
+    if it has none. own_strength: the policy's greatest; max_strength: that times the greatest factor of a text.
     """
 
     def __init__(self, model: Any, plan: Plan) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 import pytest
+from decoding.architectures import spread_evaluator
 from decoding.capturing import Replayed
 from decoding.mixing import FOREIGN, PROMPTS, ROWS, alone, compare, rows_for, texts
 from decoding.running import make_decoder, run
@@ -14,8 +16,10 @@ from pairwise import pairwise
 
 import caw
 from caw.decoding.capture import run_ahead
+from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.row_settings import RowSettings
+from caw.testing import assert_close
 
 
 @pytest.mark.parametrize("watermark, policy", pairwise([None, *WATERMARKS], POLICIES))
@@ -80,6 +84,29 @@ def test_rows_with_ends_of_their_own(llama: Any, watermark: str | None, fixed: b
     assert {"eos", "length"} == set(expected.reasons)
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("watermark", WATERMARKS)
+def test_a_factor_scales_the_policys_strength(llama: Any, watermark: str, fixed: bool) -> None:
+    """Half the strength of one policy is the strength of another, exactly: a half rounds nothing."""
+    chosen = WATERMARKS[watermark]
+    evaluator = spread_evaluator(llama)
+    policies = [
+        (caw.FixedStrength(1.0), caw.FixedStrength(0.5)),
+        (caw.EntropyThreshold(3.6, value=1.0), caw.EntropyThreshold(3.6, value=0.5)),
+        (caw.CapacityPolicy(evaluator, theta=0.8, beta=1.5), caw.CapacityPolicy(evaluator, theta=0.8, beta=0.75)),
+    ]
+    row = RowSettings(max_new_tokens=14)
+    rows = [dataclasses.replace(row, strength_factor=0.5 if i % 2 else 1.0) for i in range(len(PROMPTS))]
+    for whole, half in policies:
+        mixed = run(llama, PROMPTS, chosen, whole, rows=rows, max_new_tokens=14, fixed=fixed)
+        halved, full = (run(llama, PROMPTS, chosen, p, max_new_tokens=14, fixed=fixed) for p in (half, whole))
+        expected = [(halved if i % 2 else full).tokens[i] for i in range(len(PROMPTS))]
+        assert mixed.tokens == expected
+        assert expected != full.tokens, "a factor makes a difference"
+        for i, trace in enumerate(mixed.traces):
+            assert_close(trace.strength, (halved if i % 2 else full).traces[i].strength, "capacity")
+
+
 def test_a_uniform_batch_does_only_what_it_needs(llama: Any) -> None:
     decoder = make_decoder(llama, caw.KGW(key=1))
     assert decoder.plan.warper is None and decoder.step.noise is None
@@ -92,3 +119,21 @@ def test_a_greater_factor_needs_room_in_the_record(llama: Any) -> None:
     settings: dict[str, Any] = {"max_new_tokens": 200, "rows": rows}
     with pytest.raises(ValueError, match=r"strength \* top_k must be at most 100, got 2.5 \* 50; lower"):
         run(llama, PROMPTS[:2], caw.EXP(key=1, top_k=50), **settings)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
+def test_mixed_rows_by_a_graph_on_a_gpu(llama: Any, watermark: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph of the first texts serves those that join later, with settings and keys of their own (float32)."""
+    model = copy.deepcopy(llama).to("cuda")
+    chosen, policy = (WATERMARKS[watermark], POLICIES["window11"](llama)) if watermark else (None, None)
+    rows = rows_for(chosen, ROWS)
+    settings: dict[str, Any] = {"rows": rows, "batch": 2, "eos_token_ids": (2,), "max_new_tokens": 14, "slots": 2}
+    eager = run(model, PROMPTS, chosen, policy, fixed=False, **settings)
+    graphs: list[Any] = []
+    record = CapturedStep._record
+    monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])
+    monkeypatch.setattr(run_ahead, "WORTH_CAPTURING", 5)
+    captured = run(model, PROMPTS, chosen, policy, watched=False, **settings)
+    assert graphs, "nothing was captured"
+    assert texts(captured) == texts(eager)

@@ -28,6 +28,7 @@ from caw.decoding.capture import run_ahead
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.eager_step import EagerStep
+from caw.decoding.row_settings import RowLimits
 from caw.detection.weights import TokenWeights
 from caw.policies import Deficit, Target
 
@@ -64,6 +65,21 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
         fake()
     assert not watched.moves
     assert {ops.sibling_attention, ops.commit_step, ops.topk_softmax} <= watched.seen
+
+
+OPEN = RowLimits(max_new_tokens=30, top_k=60, ends=2, strength_factor=1.25)
+
+
+@pytest.mark.parametrize("watermark, policy", pairwise([None, *WATERMARKS], POLICIES))
+def test_no_host_read_where_texts_differ(llama: Any, watermark: str | None, policy: str) -> None:
+    """The step that does what any text may ask for."""
+    decoder, step = started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), slots=2, limits=OPEN,
+                            eos_token_ids=(2,), mark_eos=False)  # fmt: skip
+    mode = FakeTensorMode()
+    fake = fake_step(decoder, step, mode)
+    with mode, HostData() as watched, decoder.attention:
+        fake()
+    assert not watched.moves
 
 
 EXPERTS = {"gpt_oss", "mixtral", "qwen3_moe"}
@@ -117,6 +133,21 @@ def test_one_dynamo_graph_holds_the_step(llama: Any, watermark: str | None, poli
     compiled = torch.compile(lambda: traced(), fullgraph=True, backend="eager")
     with torch.inference_mode(), plain_decoder.attention, torch._dynamo.config.patch(error_on_recompile=True):
         for _ in range(STEPS):
+            plain()
+            compiled()
+            same_results(plain, traced)
+
+
+@pytest.mark.parametrize("watermark", ["lefthash", "top_k", None])
+def test_one_dynamo_graph_holds_texts_that_differ(llama: Any, watermark: str | None) -> None:
+    settings = {"slots": 2, "eos_token_ids": (2,), "mark_eos": False, "limits": OPEN}
+    policy = POLICIES["capacity" if watermark else "fixed"](llama)
+    made = [started(llama, PROMPTS, kept(watermark), policy, **settings) for _ in range(2)]
+    (plain_decoder, plain), (_, traced) = made
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: traced(), fullgraph=True, backend="eager")
+    with torch.inference_mode(), plain_decoder.attention, torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(4):
             plain()
             compiled()
             same_results(plain, traced)
