@@ -28,6 +28,7 @@ FOREIGN = {
     "markllm": caw.Unigram(key=5, delta=2.0, format="markllm"),
     "sbw": caw.KGW(key=5, delta=2.0, gamma=0.5, format="sbw"),
     "markllm race": caw.EXP(key=9, format="markllm", top_k=12),
+    "dual": caw.EXP(key=5, format="vllm-dual", top_k=12, alpha=0.5),
     "synthid": caw.SynthID(key=3, depth=6, sampling_table_size=1 << 12),
 }
 
