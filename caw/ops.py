@@ -16,6 +16,7 @@ import torch
 
 from caw import _ext
 from caw.ops_ref.decoder_layer_ref import decoder_layer_ref
+from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
@@ -227,9 +228,41 @@ score_tokens = _register(
     ),
 )
 
-if not has_kernel("score_tokens", "cuda"):
-    # a few tokens at a time: PyTorch's own operations will do on a GPU, where they read nothing back
-    _library.impl("score_tokens", score_tokens_ref, "CUDA")
+
+# ---- show_evidence, count_evidence: what a detector would count of texts in the making, one token at a time ----------
+def _show_evidence_fake(
+    padded: torch.Tensor,
+    counts: torch.Tensor,
+    tokens: torch.Tensor,
+    seen: torch.Tensor,
+    distinct: torch.Tensor,
+    window: int,
+    key: torch.Tensor,
+    scheme: int,
+    threshold: int,
+) -> tuple[torch.Tensor, ...]:
+    values = tokens.new_empty(tokens.shape, dtype=torch.float64)
+    return values, tokens.new_empty((*tokens.shape, seen.shape[2])), torch.empty_like(values, dtype=torch.bool)
+
+
+show_evidence = _register(
+    "show_evidence(Tensor padded, Tensor counts, Tensor tokens, Tensor seen, Tensor distinct, int window, Tensor key, "
+    "int scheme, int threshold) -> (Tensor, Tensor, Tensor)",
+    show_evidence_ref,
+    _show_evidence_fake,
+)
+count_evidence = _register(
+    "count_evidence(Tensor(a!) seen, Tensor(b!) distinct, Tensor(c!) trials, Tensor(d!) score, Tensor(e!) standing, "
+    "Tensor evidence, Tensor first, Tensor? level, Tensor values, float mean, float variance, float third) -> ()",
+    count_evidence_ref,
+    lambda *args: None,
+)
+for _name, _reference in (
+    ("score_tokens", score_tokens_ref), ("show_evidence", show_evidence_ref), ("count_evidence", count_evidence_ref),
+):  # fmt: skip
+    if not has_kernel(_name, "cuda"):
+        # a few tokens at a time: PyTorch's own operations will do on a GPU, where they read nothing back
+        _library.impl(_name, _reference, "CUDA")
 
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
 # permutation_head, permutation_green: torch.randperm(vocab_size)[:count] of each seed, as ids [N, count] or as a set of

@@ -43,6 +43,13 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
 std::tuple<Tensor, Tensor> score_tokens(
     const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold);
 
+std::tuple<Tensor, Tensor, Tensor> show_evidence(const Tensor& padded, const Tensor& counts, const Tensor& tokens,
+    const Tensor& seen, const Tensor& distinct, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold);
+
+void count_evidence(const Tensor& seen, const Tensor& distinct, const Tensor& trials, const Tensor& score,
+    const Tensor& standing, const Tensor& evidence, const Tensor& first, const std::optional<Tensor>& level,
+    const Tensor& values, double mean, double variance, double third);
+
 Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_size);
 
 Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);

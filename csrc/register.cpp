@@ -12,6 +12,8 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("evaluator_step", TORCH_BOX(&caw::evaluator_step));
   m.impl("enumerate_candidates", TORCH_BOX(&caw::enumerate_candidates));
   m.impl("score_tokens", TORCH_BOX(&caw::score_tokens));
+  m.impl("show_evidence", TORCH_BOX(&caw::show_evidence));
+  m.impl("count_evidence", TORCH_BOX(&caw::count_evidence));
   m.impl("sampling_noise", TORCH_BOX(&caw::sampling_noise));
   m.impl("permutation_head", TORCH_BOX(&caw::permutation_head));
   m.impl("permutation_green", TORCH_BOX(&caw::permutation_green));

@@ -45,6 +45,13 @@ def commit_inputs() -> list[Any]:
     return [store, scratch, torch.tensor([1, 0, 1]), torch.tensor([2, 0, 6]), torch.tensor([True, False, True])]
 
 
+def count_inputs(level: torch.Tensor | None) -> list[Any]:
+    seen, distinct, score = torch.arange(B * 10).view(B, 5, 2), torch.tensor([0, 4, 2]), torch.rand(B).double()
+    state = [seen, distinct, torch.randint(0, 9, (B, 16)), score, torch.rand(B, 2).double()]
+    first = torch.tensor([True, True, False])
+    return [*state, torch.randint(0, 9, (B, 2)), first, level, torch.rand(B).double(), 0.25, 0.1875, 0.09]
+
+
 def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
     _, k_cache, v_cache, *_, lengths, scale = attention_inputs()
     dim, width, wide = D - 1, 6, 7  # rotation needs an even head dim
@@ -134,6 +141,12 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "score_tokens": lambda: [
         [torch.arange(9), 2, torch.arange(9) % 2, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)
     ],
+    "show_evidence": lambda: [
+        [torch.arange(B * 6).view(B, 6) % 5 - 1, torch.tensor([0, 4, 2]), torch.tensor([[3, 1], [2, 2], [0, 4]]),
+         torch.zeros(B, 5, columns, dtype=torch.int64), torch.tensor([0, 4, 2]), 2, KEYS, scheme, 1 << 22]
+        for scheme, columns in ((0, 3), (1, 2), (2, 2), (3, 2))
+    ],
+    "count_evidence": lambda: [count_inputs(level) for level in (None, torch.tensor([3, 0, 15]))],
     "sampling_noise": lambda: [[CONTEXT, KEYS, V]],
     "permutation_head": lambda: [[torch.tensor([1, 2**40]), V, 5]],
     "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import torch
 
-from caw.decoding.evidence import LEVELS, Evidence
+from caw import ops
+from caw.decoding.evidence import Evidence
 from caw.decoding.row_tensors import RowTensors
 from caw.decoding.state import DecodeState
 from caw.detection.weights import TokenWeights
@@ -21,7 +22,6 @@ from caw.policies.target import Standing, read_target
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, TokenScores
-from caw.watermarks.scheme import Formatted
 
 
 class ClosedLoop:
@@ -41,11 +41,7 @@ class ClosedLoop:
         self.watermark, self.margin, self.native = watermark, target.margin, watermark.native is not None
         self.law, self.quantile = target.steering, target.quantile
         self.levels = _levels(target, watermark, vocab_size, device)
-        mean, variance = watermark.null_moments
-        steps = torch.arange(LEVELS, dtype=torch.float64)
-        # of the sums of level, level^2 and level^3 over the counted tokens: mean, variance, third moment of the score
-        moments = torch.stack([mean * steps, variance * steps**2, watermark.null_third * steps**3], dim=1)
-        self.moments = moments.to(device)
+        self.moments = (*watermark.null_moments, watermark.null_third)
         probe = torch.zeros(watermark.window + 1, dtype=torch.int64)
         self.columns = watermark.score_tokens(probe).evidence.shape[1]
         # generation leaves a repeated context unmarked as it is, and no candidate is worth less than another
@@ -58,14 +54,12 @@ class ClosedLoop:
     def steer(self, state: DecodeState) -> None:
         """Set the factors of the next token."""
         own = _evidence(state)
-        sums = (own.trials.double()[:, :, None] * self.moments).sum(dim=1)
-        spread = sums[:, 1].sqrt()
-        spread = torch.where(spread > 0, spread, 1.0)
+        z, skewness = own.standing.unbind(dim=1)
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
-        skewness = sums[:, 2] / (spread * spread * spread)
         needed = self.quantile + self.margin + (self.quantile**2 - 1) / 6 * skewness
-        standing = Standing((own.score - sums[:, 0]) / spread, needed, state.counts, state.budgets)
-        torch.mul(state.rows.factors, self.law.factor(standing), out=own.factors)
+        torch.mul(
+            state.rows.factors, self.law.factor(Standing(z, needed, state.counts, state.budgets)), out=own.factors
+        )
 
     def aim(self, state: DecodeState, ladder: Ladder) -> Ladder:
         """The ladder without further candidates where none of them would add evidence."""
@@ -74,8 +68,7 @@ class ClosedLoop:
         further = ladder.candidates[:, 1:]
         # compiled races: what counts once is the context, the same for all
         probed = further[:, :1] if self.native else further
-        _, evidence, eligible = self._score(self._contexts(state), probed, state.rows)
-        gains = eligible & ~_evidence(state).knows(evidence)
+        gains = self._show(state, probed)[2]
         if self.levels is not None:
             gains = gains & (self.levels[further] > 0)
         there = torch.arange(1, further.shape[1] + 1, device=further.device)[None] < ladder.counts[:, None]
@@ -84,9 +77,23 @@ class ClosedLoop:
     def count(self, state: DecodeState, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Tokens int64 [B] are about to join their texts where emitted (bool [B])."""
         own = _evidence(state)
-        values, evidence, eligible = self._score(self._contexts(state), tokens[:, None], state.rows)
-        first = emitted & (eligible & ~own.knows(evidence))[:, 0]
-        own.add(evidence[:, 0], first, None if self.levels is None else self.levels[tokens], values[:, 0])
+        values, evidence, new = (part[:, 0] for part in self._show(state, tokens[:, None]))
+        own.add(evidence, emitted & new, None if self.levels is None else self.levels[tokens], values, self.moments)
+
+    def _show(self, state: DecodeState, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What tokens int64 [B, n] show, each as the next one.
+
+        Returns (values float64 [B, n], evidence int64 [B, n, E], whether it is evidence of the key, and new [B, n]).
+        """
+        own, native = _evidence(state), self.watermark.native
+        if native is not None:
+            values, evidence, known = ops.show_evidence(
+                state.padded_tokens, state.counts, tokens, own.seen, own.distinct, self.watermark.window,
+                state.rows.keys, native.scheme, native.threshold,
+            )  # fmt: skip
+            return values, evidence, ~known
+        values, evidence, eligible = self._score(self._contexts(state), tokens, state.rows)
+        return values, evidence, eligible & ~own.knows(evidence)
 
     def _contexts(self, state: DecodeState) -> torch.Tensor:
         """What a detector sees before the next token, int64 [B, W]: of the prompt, nothing."""
@@ -99,15 +106,12 @@ class ClosedLoop:
     def _score(
         self, contexts: torch.Tensor, tokens: torch.Tensor, rows: RowTensors
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Tokens int64 [B, n] after contexts [B, W], as the detector scores them in mode "exact".
+        """Tokens int64 [B, n] after contexts [B, W], as the detector scores them in mode "exact", by any watermark.
 
         Returns (values float64 [B, n], evidence int64 [B, n, E], whether they are evidence of the key at all [B, n]).
         """
         count = tokens.shape[1]
         texts = torch.cat([contexts[:, None].expand(-1, count, -1), tokens[:, :, None]], dim=2)
-        if isinstance(self.watermark, Formatted) and self.native:
-            keys = rows.keys[:, None].expand(-1, texts[0].numel()).flatten()
-            return _newest(texts, self.watermark.score_keyed(texts.flatten(), keys))
         groups: dict[Watermark, list[int]] = {}
         for row, mark in enumerate(rows.marks):
             groups.setdefault(mark or self.watermark, []).append(row)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from caw import ops
+from caw.ops_ref.evidence_ref import known_ref
 from caw.record import kept_rows
 
 LEVELS = 16  # of weights, see `caw.detection.weights`
@@ -22,6 +24,7 @@ class Evidence:
 
     seen: int64 [B, N + 1, E], evidence that has occurred, the first `distinct` (int64 [B]) rows of each.
     trials: int64 [B, 16], counted tokens of each weight level. score: float64 [B], the weighted sum of their scores.
+    standing: float64 [B, 2], z, and the skewness of the null; 0 before anything counted.
     factors: float32 [B], what strengths are multiplied by for the next token.
     """
 
@@ -29,6 +32,7 @@ class Evidence:
     distinct: torch.Tensor
     trials: torch.Tensor
     score: torch.Tensor
+    standing: torch.Tensor
     factors: torch.Tensor
 
     @classmethod
@@ -39,41 +43,38 @@ class Evidence:
             distinct=torch.zeros(batch, dtype=torch.int64, device=device),
             trials=torch.zeros(batch, LEVELS, dtype=torch.int64, device=device),
             score=torch.zeros(batch, dtype=torch.float64, device=device),
+            standing=torch.zeros(batch, 2, dtype=torch.float64, device=device),
             factors=torch.ones(batch, device=device),
         )
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return [self.seen, self.distinct, self.trials, self.score, self.factors]
+        return [self.seen, self.distinct, self.trials, self.score, self.standing, self.factors]
 
     def start(self, rows: torch.Tensor) -> None:
         """New texts in `rows` (int64 [R])."""
-        self.distinct[rows], self.trials[rows], self.score[rows] = 0, 0, 0.0
+        self.distinct[rows], self.trials[rows], self.score[rows], self.standing[rows] = 0, 0, 0.0, 0.0
 
     def knows(self, evidence: torch.Tensor) -> torch.Tensor:
         """Which of evidence int64 [B, n, E] has occurred in its row's text, bool [B, n]."""
-        there = torch.arange(self.seen.shape[1], device=self.seen.device)[None] < self.distinct[:, None]
-        equal = (self.seen[:, None] == evidence[:, :, None]).all(dim=3)
-        return (equal & there[:, None]).any(dim=2)
+        return known_ref(self.seen, self.distinct, evidence)
 
     def add(
-        self, evidence: torch.Tensor, first: torch.Tensor, level: torch.Tensor | None, values: torch.Tensor
+        self,
+        evidence: torch.Tensor,
+        first: torch.Tensor,
+        level: torch.Tensor | None,
+        values: torch.Tensor,
+        moments: tuple[float, float, float],
     ) -> None:
         """One token of each text: its evidence int64 [B, E], and whether that occurs for the first time, bool [B].
 
-        level: int64 [B], its weight, None = 1. values: float64 [B], its score.
+        level: int64 [B], its weight, None = 1. values: float64 [B], its score. moments: of an unmarked token's score.
         """
-        place = self.distinct[:, None, None].expand(-1, 1, evidence.shape[1])
-        self.seen.scatter_(1, place, evidence[:, None])  # means nothing until `distinct` counts it
-        self.distinct += first
-        if level is None:
-            self.trials[:, 1] += first
-        else:
-            first = first & (level > 0)
-            self.trials.scatter_add_(1, level[:, None], first[:, None].long())
-            values = values * level
-        self.score += torch.where(first, values, 0.0)
+        ops.count_evidence(*self.tensors[:5], evidence, first, level, values, *moments)
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
-        self.seen, self.distinct, self.trials, self.score, self.factors = (kept_rows(t, rows) for t in self.tensors)
+        names = ("seen", "distinct", "trials", "score", "standing", "factors")
+        for name, tensor in zip(names, self.tensors, strict=True):
+            setattr(self, name, kept_rows(tensor, rows))

@@ -153,30 +153,31 @@ std::tuple<Tensor, Tensor, Tensor> enumerate_candidates(const Tensor& values, co
 
 // ---- score_tokens ---------------------------------------------------------------------------------------------------
 
-__global__ void score_kernel(const int64_t* tokens, int64_t count, int64_t window, uint64_t key, int64_t scheme,
+__global__ void score_kernel(const int64_t* tokens, int64_t count, int64_t window, const int64_t* keys, int64_t scheme,
     int64_t threshold, double* values, int64_t* seeds) {
   const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
   int64_t context[64];
   for (int64_t j = 0; j < window; ++j) context[j] = i - window + j < 0 ? kMissing : tokens[i - window + j];
-  const Score score = score_token(key, scheme, threshold, context, window, tokens[i]);
+  const Score score = score_token(uint64_t(keys[i]), scheme, threshold, context, window, tokens[i]);
   values[i] = score.value;
   if (seeds) seeds[i] = score.seed;
 }
 
 std::tuple<Tensor, Tensor> score_tokens(
-    const Tensor& tokens, int64_t window, int64_t key, int64_t scheme, int64_t threshold) {
+    const Tensor& tokens, int64_t window, const Tensor& key, int64_t scheme, int64_t threshold) {
   require(scheme >= 0 && scheme <= 3, "scheme must be 0, 1, 2 or 3, got " + std::to_string(scheme));
   require(tokens.dim() == 1, "tokens must have shape [n], got " + shape_of(tokens));
   require_dtype("tokens", tokens, ScalarType::Long, "int64");
   const bool selfhash = scheme == kSelfhashGreen;
   require(window >= selfhash && window <= 64, "window must be in [0, 64] (selfhash: from 1), got " + std::to_string(window));
-  const Tensor ids = dense(tokens);
+  require_keys(key, tokens.size(0));
+  const Tensor ids = dense(tokens), keys = dense(key);
   const int64_t n = ids.size(0);
   Tensor values = make({n}, ScalarType::Double, &tokens), seeds = make({selfhash ? n : 0}, ScalarType::Long, &tokens);
   if (n > 0) {
     score_kernel<<<unsigned((n + kThreads - 1) / kThreads), kThreads, 0, current_stream(tokens)>>>(
-        ids.const_data_ptr<int64_t>(), n, window, uint64_t(key), scheme, threshold, values.mutable_data_ptr<double>(),
+        ids.const_data_ptr<int64_t>(), n, window, keys.const_data_ptr<int64_t>(), scheme, threshold, values.mutable_data_ptr<double>(),
         selfhash ? seeds.mutable_data_ptr<int64_t>() : nullptr);
     require_launched();
   }

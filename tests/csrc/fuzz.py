@@ -127,6 +127,35 @@ def score() -> Any:
     return ops.score_tokens(tokens, random.choice([0, 1, 3, 64, 65, -1]), key, random.choice([0, 1, 2, 3, 9]), 2**22)
 
 
+def show() -> Any:
+    batch, window, scheme = size(), random.choice([0, 1, 3, 64, 65, -1]), random.choice([0, 1, 2, 3, 9])
+    columns = {0: window + 1, 1: 2}.get(scheme, window) if random.random() < 0.9 else size()
+    return ops.show_evidence(
+        tensor([batch, max(0, window) + size()], torch.int64, 10**6), tensor([batch], torch.int64, 10),
+        tensor([batch, size()], torch.int64, 10**6), tensor([batch, size(), max(0, columns)], torch.int64, 3),
+        tensor([batch], torch.int64, 10), window, tensor([batch], torch.int64, 2**62), scheme, 2**22,
+    )  # fmt: skip
+
+
+def count() -> Any:
+    batch, columns, room = size(), size(), size()
+    whole = [[batch, room, columns], [batch], [batch, 16 if random.random() < 0.9 else size()]]
+    state = [tensor(shape, torch.int64, 10) for shape in whole]
+    reals = [tensor(shape, torch.float64) for shape in ([batch], [batch, 2], [batch])]
+    first, level = tensor([batch], torch.int64, 2) > 0, random.choice([None, tensor([batch], torch.int64, 20)])
+    return ops.count_evidence(
+        *state,
+        *reals[:2],
+        tensor([batch, columns], torch.int64),
+        first,
+        level,
+        reals[2],
+        0.25,
+        0.2,
+        random.choice(REALS),
+    )
+
+
 def noise() -> Any:
     batch = size()
     key = tensor([batch], torch.int64, 2**62)
@@ -217,7 +246,7 @@ def layer() -> Any:
 
 
 CALLS: list[Callable[[], Any]] = [
-    topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, noise, lists,
+    topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, show, count, noise, lists,
     members, words, linear, layer,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some
