@@ -1,1 +1,1 @@
-"""Decoding: prefill, the step, the slots; how watermark, policy and model meet."""
+"""Decoding: where watermark, policy and model meet. Read plan, decoder, prefill and step, in this order."""

@@ -89,8 +89,8 @@ class Decoder:
                     results = steps.advance(self.rows)
                 for result, rows in results:
                     yield from self._collect(result, rows, on_token)
-                lacking = max((row.lacking for row in self.rows if row is not None), default=0)
-                if not self.waiting and not self.plan.keep_rows and steps.may_shrink(lacking):
+                remaining = max((row.remaining for row in self.rows if row is not None), default=0)
+                if not self.waiting and not self.plan.keep_rows and steps.may_shrink(remaining):
                     self._shrink()
         finally:
             steps.close()

@@ -40,7 +40,7 @@ class EagerStep(Step):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         limit = int(cache.lengths.max())
         if cache.packs and self.settings.branching == "tree":
-            # sequences at rest are left out, and candidates that no strength can reach
+            # leave out finished sequences, and candidates that no strength can reach
             counts = torch.where(state.active, counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
                 return forward_packed(self.model, cache, candidates, counts, limit)
@@ -69,8 +69,8 @@ class StepByStep:
     def __init__(self, step: EagerStep, state: DecodeState, cache: SiblingCache) -> None:
         self.step, self.state, self.cache = step, state, cache
 
-    def may_shrink(self, lacking: int) -> bool:
-        """Whether a smaller batch pays when `lacking` steps are to come."""
+    def may_shrink(self, remaining: int) -> bool:
+        """Whether a smaller batch pays when `remaining` steps are to come."""
         return True
 
     def advance(self, rows: Sequence[Any]) -> list[tuple[StepResult, Sequence[Any]]]:

@@ -19,13 +19,13 @@ FLOAT, INT = 4, 8
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes: of one sequence's slot, and once for all of them."""
+    """Bytes: of one sequence, and once for all of them."""
 
     per_sequence: int
     fixed: int
 
     def of(self, batch: int) -> int:
-        """Bytes of so many sequences at once."""
+        """Bytes of this many sequences at once."""
         return self.fixed + batch * self.per_sequence
 
 

@@ -1,4 +1,4 @@
-"""Prompts to token ids, with every complaint a prompt can earn."""
+"""Prompts to token ids, and every reason to refuse one."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def accept_prompts(
 
 
 def _settings_of_each(rows: Any, count: int) -> Sequence[RowSettings]:
-    """Settings for each of so many prompts."""
+    """Settings for each of `count` prompts."""
     if isinstance(rows, RowSettings):
         return [rows] * count
     if not isinstance(rows, Sequence) or not all(isinstance(row, RowSettings) for row in rows):

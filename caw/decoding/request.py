@@ -1,4 +1,4 @@
-"""What a decoder is asked for: one text each."""
+"""What a decoder is asked for: each request is one text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caw.decoding.sampling import stream_id
 class Request:
     """One text.
 
-    ids: of its prompt, at least one. budget: the most new tokens that fit. row: settings of its own.
+    ids: of its prompt, at least one. budget: the most new tokens that fit. row: its settings.
     occurrence: how many equal requests came before it, which get other draws when sampling.
     """
 

@@ -17,7 +17,7 @@ RowKey = int | str | bytes | tuple[int, ...]
 
 @dataclass(frozen=True)
 class RowSettings:
-    """Settings of one text; those named as in `caw.Settings` mean the same.
+    """Settings of one text; those named as in `caw.settings.Settings` mean the same.
 
     ends: token ids that end it, None = the model's.
     strength_factor: every strength that the policy gives is multiplied by it; 0 leaves the text unmarked.

@@ -1,4 +1,4 @@
-"""What the texts of a batch brought of their own, as tensors that a step reads."""
+"""The settings in which the texts of a batch differ, as tensors that a step reads."""
 
 from __future__ import annotations
 

@@ -52,6 +52,6 @@ class ActiveSequence:
         return self.tokens[:-1] if self.finish_reason == "eos" else self.tokens
 
     @property
-    def lacking(self) -> int:
-        """Tokens it may still get."""
+    def remaining(self) -> int:
+        """How many tokens it may still get."""
         return 0 if self.finish_reason else self.request.budget - len(self.tokens)

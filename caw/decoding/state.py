@@ -18,14 +18,14 @@ from caw.watermarks.base import MISSING
 
 @dataclass
 class DecodeState:
-    """B slots.
+    """B rows, each with a text or empty.
 
     logits: float32 [B, V], l_i, the model's own for the next position.
     current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
     padded_tokens: int64 [B, W + max_new_tokens]; W leading -1 (or the prompt's last tokens, for watermarks that read
         them), then the generated tokens, -1 beyond.
     counts: int64 [B], tokens generated. budgets: int64 [B], the most that may be. active: bool [B].
-    streams: int64 [B, 2], see `sampling`. rows: what each text brought of its own.
+    streams: int64 [B, 2], see `sampling`. rows: settings of each text.
     pending: int64 [B], a token chosen in the last step that was not among those forwarded, or -1.
     pending_strength, pending_capacity: float32 [B], what it was chosen with.
     evidence: what the texts have shown so far; None without a target.
@@ -60,7 +60,7 @@ class DecodeState:
     ) -> DecodeState:
         """B = batch places without a text; ends: the most end tokens that a text may have."""
         current = Record.empty(batch, device)
-        current.ids.zero_()  # slots that never got a prompt are forwarded with the others and need a token that exists
+        current.ids.zero_()  # rows that never got a prompt are forwarded with the others and need a token that exists
         return cls(
             logits=torch.zeros(batch, vocab_size, device=device),
             current=current,
@@ -153,7 +153,7 @@ class DecodeState:
         self.active &= ~(emitted & (ended | (self.counts >= self.budgets)))
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Drop every slot but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
+        """Drop all but `rows` (int64 [B'], ascending), which move to the front of the same memory."""
         for name in ("logits", "padded_tokens", "counts", "budgets", "active", "streams", "pending",
                      "pending_strength", "pending_capacity"):  # fmt: skip
             setattr(self, name, kept_rows(getattr(self, name), rows))
@@ -164,5 +164,5 @@ class DecodeState:
             self.evidence.keep(rows)
 
     def released(self) -> DecodeState:
-        """A state of no slots, in place of this one."""
+        """A state of no rows, in place of this one."""
         return DecodeState.empty(0, 0, 0, self.window, 0, self.counts.device)

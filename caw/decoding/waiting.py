@@ -55,5 +55,5 @@ class Waiting:
             self.beginning = list(prompts[0][: self.shared])
 
     def take(self, most: int) -> list[tuple[int, Request]]:
-        """The next requests with their numbers, at most so many."""
+        """The next requests with their numbers, at most `most`."""
         return [self.requests.popleft() for _ in range(min(most, len(self.requests)))]

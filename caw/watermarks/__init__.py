@@ -1,4 +1,4 @@
-"""Watermarks: how a mark is put in and how it is read, side by side in one file each."""
+"""Watermarks: each in one file, how it is put in and how it is read; the formats of their numbers in `formats`."""
 
 from caw.lazy import lazy_names
 

@@ -64,7 +64,7 @@ class OutputRing:
         for step in range(steps):
             row = integers[step]
             tokens = row[:, 0]
-            if floats is None:  # nobody asks for the rest
+            if floats is None:  # the rest was not asked for
                 nothing = torch.zeros(tokens.shape)
                 detail = (torch.zeros_like(tokens), tokens[:, None], torch.ones_like(tokens), nothing, nothing)
             else:
@@ -86,5 +86,5 @@ class DeviceStep:
     def __call__(self) -> None:
         result = self.step.take(self.state, self.cache)
         self.state.finish(result.tokens, result.emitted)
-        self.cache.lengths.masked_fill_(~self.state.active, 0)  # a slot at rest reads no prefix
+        self.cache.lengths.masked_fill_(~self.state.active, 0)  # a finished row reads no prefix
         self.ring.write(result)

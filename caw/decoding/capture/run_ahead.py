@@ -24,7 +24,7 @@ class Sequenced(Protocol):
     """What rounds need to know of a sequence: how many tokens it may still get."""
 
     @property
-    def lacking(self) -> int: ...
+    def remaining(self) -> int: ...
 
 
 Rows = Sequence[Any]  # of each row the sequence in it, or None
@@ -71,9 +71,9 @@ class RunAhead:
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
 
-    def may_shrink(self, lacking: int) -> bool:
-        """Whether a smaller batch, which has to be captured again, pays off with `lacking` steps to come."""
-        return not self.cuda or lacking >= WORTH_CAPTURING
+    def may_shrink(self, remaining: int) -> bool:
+        """Whether a smaller batch, which has to be captured again, pays off with `remaining` steps to come."""
+        return not self.cuda or remaining >= WORTH_CAPTURING
 
     def advance(self, rows: Rows) -> Results:
         """Start a round if a sequence may need it; the results of the oldest one once another is under way."""
@@ -87,7 +87,7 @@ class RunAhead:
     def _needed(self, sequence: Sequenced) -> int:
         """Steps that must still be started for it, if each gives a token."""
         started = sum(r.steps for r in self.under_way if any(s is sequence for s in r.rows))
-        return sequence.lacking - started
+        return sequence.remaining - started
 
     def _launch(self, needed: int, rows: list[Any]) -> None:
         if self.batch != self.state.batch:

@@ -69,7 +69,7 @@ class SpreadCache(Cache):
 
     def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
         for part in self.parts:
-            part.lengths.copy_(self.lengths)  # the host sets those of slots that became empty to 0
+            part.lengths.copy_(self.lengths)  # the host sets those of rows that became empty to 0
             part.commit(choice.to(part.lengths.device), active.to(part.lengths.device))
         self.lengths += active
 
