@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from caw.decoding.prompt_cache import PromptCache
 from caw.evaluator.network import warn_of_other_model
 from caw.evaluator.token_classes import check_tokenizer
 from caw.io.show import shown
+from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, FixedStrength, Policy
 from caw.settings import Settings
@@ -74,7 +74,7 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
         raise TypeError(f"policy must be a caw policy, got {type(policy).__name__}; use e.g. caw.FixedStrength(1.0)")
     if isinstance(policy, CapacityPolicy):
         if model_name:
-            warn_of_other_model(policy.network, model_name, stacklevel=6)
+            warn_of_other_model(policy.network, model_name)
         if policy.network.token_class is not None and tokenizer is not None:
             check_tokenizer(policy.network.token_class.cpu(), tokenizer, policy.network.spec.line_ends)
     return policy
@@ -83,20 +83,18 @@ def check_policy(policy: Policy | None, model_name: str, tokenizer: Any = None) 
 def warn_of_ignored_settings(facts: ModelFacts) -> None:
     """Warn where the model's own generation config would change the choice of tokens in `model.generate`."""
     if facts.ignored:
-        warnings.warn(
+        warn_caller(
             f"the model's generation config sets {', '.join(facts.ignored)}, which caw.generate leaves out; use "
-            "model.generate(..., custom_generate=caw.decode) to keep it",
-            stacklevel=6,
+            "model.generate(..., custom_generate=caw.decode) to keep it"
         )
 
 
 def warn_of_dropout(facts: ModelFacts) -> None:
     """Say that a model in train mode decodes as in eval mode; it is put back after every step."""
     if facts.dropping:
-        warnings.warn(
+        warn_caller(
             f"the model is in train mode and {facts.dropping} would drop at random; its texts are those of eval mode, "
-            "and its mode is left as it was",
-            stacklevel=6,
+            "and its mode is left as it was"
         )
 
 

@@ -6,7 +6,6 @@ library's. transformers drops `streamer=` for callables, so a streamer comes as 
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
 from caw.decoding.state import DecodeState
 from caw.decoding.workload import Workload
+from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.settings import MAX_SLOTS, Branching, Settings
@@ -81,10 +81,9 @@ def decode(
 
 def _warn_of_dropout(facts: ModelFacts) -> None:
     if facts.dropping:
-        warnings.warn(
+        warn_caller(
             f"the model is in train mode and {facts.dropping} drops at random, which model.generate leaves on: equal "
-            "calls give different tokens; call model.eval() before",
-            stacklevel=4,
+            "calls give different tokens; call model.eval() before"
         )
 
 
@@ -178,7 +177,7 @@ def _budgets(facts: ModelFacts, prompts: list[list[int]], max_new_tokens: int) -
         if not budget:
             raise ValueError(str(Remark(index, said)))
         if said:
-            warnings.warn(str(Remark(index, said)), PromptWarning, stacklevel=4)
+            warn_caller(str(Remark(index, said)), PromptWarning)
         budgets.append(budget)
     return budgets
 

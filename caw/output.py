@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
 from caw.found.attempts import Attempts
 from caw.found.receipts import Receipt
+from caw.io.warn import warn_caller
 
 
 @dataclass
@@ -91,7 +91,7 @@ def results_of(
             index, receipt = accepted.indices[done.place], done.receipt
             result = GenerationResult.of(done.sequence, index, stops, receipt=receipt, with_trace=with_trace)
             if result.error:
-                warnings.warn(result.error, PromptWarning, stacklevel=3)
+                warn_caller(result.error, PromptWarning)
             yield result
     finally:
         if streamer is not None:

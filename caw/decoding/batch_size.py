@@ -5,10 +5,9 @@ A batch that does not fit becomes a smaller one, whose rows are refilled more of
 
 from __future__ import annotations
 
-import warnings
-
 from caw.decoding.free_memory import memory_budget, readable
 from caw.decoding.memory_needs import Needs
+from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.models.tensor_parallel import agree_on_smallest
 
@@ -39,10 +38,9 @@ def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
             f"{readable(budget)}; shorten prompts, lower max_new_tokens or raise max_memory"
         )
     if fits < batch:
-        warnings.warn(
+        warn_caller(
             f"{batch} sequences at once need {readable(needs.of(batch))} and "
-            f"{readable(budget)} may be used: {fits} are decoded at once",
-            stacklevel=5,
+            f"{readable(budget)} may be used: {fits} are decoded at once"
         )
     return min(batch, fits)
 
@@ -63,8 +61,7 @@ def one_at_a_time(batch: int, limit: int, capacity: int, keep_rows: bool) -> int
             f"{what}, so each has to be decoded by itself, got {batch} rows; give one row a call, use caw.generate, or "
             "shorten prompts or max_new_tokens"
         )
-    warnings.warn(
-        f"{what}: they are decoded one at a time, not {batch}; shorten prompts or max_new_tokens to have them together",
-        stacklevel=4,
+    warn_caller(
+        f"{what}: they are decoded one at a time, not {batch}; shorten prompts or max_new_tokens to have them together"
     )
     return 1

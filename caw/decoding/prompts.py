@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from caw.decoding.row_settings import RowSettings
 from caw.io.show import shown
 from caw.io.token_texts import require_tokenizer
 from caw.io.unicode import is_unicode
+from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
@@ -64,17 +64,16 @@ class Accepted:
     def tell(self) -> None:
         """Warn of prompts that are left out or cut; raise about the first (TypeError or ValueError) if all are."""
         for remark in self.shortened:
-            warnings.warn(str(remark), PromptWarning, stacklevel=3)
+            warn_caller(str(remark), PromptWarning)
         if not self.refused:
             return
         first = self.refused[0]
         if not self.requests:
             raise (first.error or ValueError)(str(first))
         total = len(self.refused) + len(self.requests)
-        warnings.warn(
+        warn_caller(
             f"{len(self.refused)} of {total} prompts are left out, the rest goes on; the first: {first}",
             PromptWarning,
-            stacklevel=3,
         )
 
     @property

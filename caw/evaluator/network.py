@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from caw.defaults import BETA, BETA_BY_MODEL
 from caw.evaluator.features import FeatureSpec
 from caw.evaluator.token_classes import CLASSES, class_table
 from caw.io.files import write_whole
+from caw.io.warn import warn_caller
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 GREATEST_INPUT = 24.0  # no feature is further from 0: the logarithm of the probability floor is -23.03
@@ -178,7 +178,7 @@ def _check_classes(table: torch.Tensor) -> None:
         )
 
 
-def warn_of_other_model(evaluator: Evaluator, model_name: str | Path, stacklevel: int = 2) -> None:
+def warn_of_other_model(evaluator: Evaluator, model_name: str | Path) -> None:
     """Warn, once per call, if the evaluator was trained on another model than `model_name`.
 
     Names are compared without folders, file endings, quantisation and case, so that a .gguf file or a copy in a
@@ -186,10 +186,9 @@ def warn_of_other_model(evaluator: Evaluator, model_name: str | Path, stacklevel
     """
     trained = str(evaluator.provenance.get("model") or "")
     if trained and _plain_name(trained) != _plain_name(model_name):
-        warnings.warn(
+        warn_caller(
             f"this evaluator was trained on {trained} and will read {model_name}: capacities may be off; train one for "
-            "this model with `caw train-evaluator`",
-            stacklevel=stacklevel,
+            "this model with `caw train-evaluator`"
         )
 
 

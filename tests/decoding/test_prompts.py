@@ -101,7 +101,10 @@ def test_a_refused_prompt_is_a_result_with_its_reason(llama: Any) -> None:
             assert (result.error, result.reason) == (str(remark), remark.of("the prompt"))
 
 
-def test_warnings_point_at_the_call(llama: Any) -> None:
+@pytest.mark.parametrize("entrance", [caw.generate, caw.iter_generate])
+@pytest.mark.parametrize("prompts", [[PROMPTS[0], []], [[3] * (POSITIONS - 2)]], ids=["left out", "cut"])
+def test_warnings_point_at_the_call(llama: Any, entrance: Any, prompts: list[list[int]]) -> None:
+    """Those of `caw.generate` named a line of this library."""
     with pytest.warns(PromptWarning) as told:
-        caw.iter_generate(llama, tokenizer(), [PROMPTS[0], []], max_new_tokens=2)
-    assert told[0].filename == __file__
+        entrance(llama, tokenizer(), prompts, max_new_tokens=5)
+    assert [warning.filename for warning in told] == [__file__]

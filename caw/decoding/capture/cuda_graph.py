@@ -6,10 +6,11 @@ candidates and texts that ended are device memory that the captured kernels read
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
+
+from caw.io.warn import warn_caller
 
 # steps taken before the capture: they compile Triton kernels, load modules and let libraries allocate what they keep
 WARM_UP = 2
@@ -57,10 +58,9 @@ class CapturedStep:
         except RuntimeError as error:
             self.refused = True
             reason = str(error).splitlines()[0]
-            warnings.warn(
+            warn_caller(
                 f"expected a step that a CUDA graph can hold ({self.what}), got: {reason}; steps run one kernel at a "
-                "time, which is slower and gives the same text",
-                stacklevel=2,
+                "time, which is slower and gives the same text"
             )
         self.report("")
 
