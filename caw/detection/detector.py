@@ -265,14 +265,19 @@ def detect(
     watermark: Watermark,
     fpr: float = 1e-3,
     mode: Mode = "exact",
-    **options: Any,
+    *,
+    mid_p: bool = False,
+    normalize: Any = (),
+    prefix: Any = "",
+    weights: TokenWeights | str | Path | None = None,
+    regions: bool = False,
 ) -> Any:
     """Test texts for a watermark, from the texts alone.
 
     Args:
         text_or_ids: a str or one flat sequence of token ids (list, tuple, 1-D array or tensor), or a list of them.
-        tokenizer, watermark, fpr, mode: see `Detector`. Text is tokenised without special tokens.
-        options: mid_p, normalize, prefix, weights, regions of `Detector`.
+        tokenizer, watermark, fpr, mode, mid_p, normalize, prefix, weights, regions: see `Detector`. Text is tokenised
+            without special tokens.
 
     Returns:
         One DetectionResult for a str or one flat sequence; a list of them, in order, for a list ([] for []).
@@ -282,4 +287,4 @@ def detect(
     Deterministic; a text's result does not depend on the texts beside it.
     Raises TypeError or ValueError: expected, found, remedy.
     """
-    return Detector(tokenizer, watermark, fpr, mode, **options)(text_or_ids)
+    return Detector(tokenizer, watermark, fpr, mode, mid_p, normalize, prefix, weights, regions)(text_or_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 from typing import Any
@@ -26,6 +27,18 @@ ALL = [
 ]
 IDS = [f"{w.name}{w.window}" for w in ALL]
 REPETITIVE = [5, 6, 5, 6, 5, 6, 7, 5, 6, 7, 7, 7, 7]
+
+
+def test_detect_takes_what_a_detector_has() -> None:
+    """By name and with the same defaults, where editors and type checkers see them."""
+    shown = {name: p.default for name, p in inspect.signature(detect).parameters.items() if name != "text_or_ids"}
+    assert shown == {name: p.default for name, p in inspect.signature(Detector).parameters.items()}
+    given = {"fpr": 0.02, "mode": "exact", "normalize": ("nfc",), "prefix": [5, 6], "regions": True}
+    ids = [5, 6, *REPETITIVE, 9, 4, 8, 3, 1, 2]
+    assert detect(ids, None, ALL[0], **given) == Detector(None, ALL[0], **given)(ids)
+    assert detect(ids, None, ALL[0], mid_p=True) == Detector(None, ALL[0], mid_p=True)(ids) != detect(ids, None, ALL[0])
+    with pytest.raises(TypeError, match="midp"):
+        detect(ids, None, ALL[0], midp=True)  # type: ignore[call-overload]
 
 
 def expected_counted(watermark: Watermark, ids: list[int]) -> list[bool]:
