@@ -18,7 +18,7 @@ from caw.decoding.state import DecodeState
 from caw.detection.weights import TokenWeights
 from caw.models.facts import ModelFacts
 from caw.policies import Target
-from caw.policies.target import Standing, read_target
+from caw.policies.target import Law, Standing, read_target
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Watermark
 from caw.watermarks.base import MISSING, TokenScores
@@ -40,6 +40,7 @@ class ClosedLoop:
             )
         self.watermark, self.margin, self.native = watermark, target.margin, watermark.native is not None
         self.law, self.quantile = target.steering, target.quantile
+        self.weighs = type(self.law).strength is not Law.strength
         self.levels = _levels(target, watermark, vocab_size, device)
         self.moments = (*watermark.null_moments, watermark.null_third)
         probe = torch.zeros(watermark.window + 1, dtype=torch.int64)
@@ -60,6 +61,14 @@ class ClosedLoop:
         torch.mul(
             state.rows.factors, self.law.factor(Standing(z, needed, state.counts, state.budgets)), out=own.factors
         )
+
+    def weigh(self, state: DecodeState, strength: torch.Tensor, capacity: torch.Tensor, most: float) -> torch.Tensor:
+        """The law's own strength, float32 [B], of tokens whose capacity float32 [B] is known; most: the policy's.
+
+        A row that waits keeps the strength its token was chosen with.
+        """
+        own = self.law.strength(strength, capacity, state.factors * most)
+        return torch.where(state.pending >= 0, strength, own)
 
     def aim(self, state: DecodeState, ladder: Ladder) -> Ladder:
         """The ladder without further candidates where none of them would add evidence."""

@@ -142,12 +142,16 @@ class Step(ABC):
         assert isinstance(policy, CapacityPolicy) and evaluator is not None
         spec = evaluator.spec
         window = [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
-        return self.kernels.evaluator_step(
+        capacity, strength, choice = self.kernels.evaluator_step(
             [record.probs for record in window], evaluator.weights(), ladder.candidates, ladder.needs, ladder.counts,
             state.pending, state.pending_strength, state.pending_capacity, state.factors, spec.k,
             TRANSFORMS.index(spec.transform), float(policy.theta), float(policy.beta), RULES.index(ladder.rule),
             ladder.full, spec.masses(window, evaluator.token_class),
         )  # fmt: skip
+        if self.loop is not None and self.loop.weighs:
+            strength = self.loop.weigh(state, strength, capacity, self.own_strength)
+            choice = self.select(ladder, strength)
+        return capacity, strength, choice
 
     def select(self, ladder: Ladder, strength: torch.Tensor) -> torch.Tensor:
         rule = RULES.index(ladder.rule)

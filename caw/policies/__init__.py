@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from caw.policies.entropy import EntropyThreshold
     from caw.policies.fixed import FixedStrength
     from caw.policies.logit_delta import LogitDeltaThreshold
-    from caw.policies.target import Deficit, Stop, Target
+    from caw.policies.target import Deficit, Lagrangian, Stop, Target
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -19,7 +19,7 @@ else:
             "EntropyThreshold": "caw.policies.entropy",
             "FixedStrength": "caw.policies.fixed",
             "LogitDeltaThreshold": "caw.policies.logit_delta",
-            **dict.fromkeys(("Deficit", "Stop", "Target"), "caw.policies.target"),
+            **dict.fromkeys(("Deficit", "Lagrangian", "Stop", "Target"), "caw.policies.target"),
         },
     )
 
@@ -28,6 +28,7 @@ __all__ = [
     "Deficit",
     "EntropyThreshold",
     "FixedStrength",
+    "Lagrangian",
     "LogitDeltaThreshold",
     "Policy",
     "Signals",

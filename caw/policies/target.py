@@ -57,6 +57,13 @@ class Law(ABC):
     def factor(self, standing: Standing) -> torch.Tensor:
         """What each row's strength is multiplied by, float32 [B] in [0, max_factor]; reads nothing from the device."""
 
+    def strength(self, strength: torch.Tensor, capacity: torch.Tensor, greatest: torch.Tensor) -> torch.Tensor:
+        """What becomes of the strength of tokens whose importance is known, float32 [B], the factor in it.
+
+        capacity: float32 [B] in (0, 1). greatest: float32 [B], the greatest that the policy gives, times the factor.
+        """
+        return strength
+
 
 @dataclass(frozen=True)
 class Stop(Law):
@@ -104,7 +111,33 @@ class Deficit(Law):
         return torch.where(standing.found, 0.0, factor).float()
 
 
-LAWS: dict[str, type[Law]] = {"stop": Stop, "deficit": Deficit}
+@dataclass(frozen=True)
+class Lagrangian(Deficit):
+    """Marks a token where the evidence is worth its price, for policies that know how important tokens are.
+
+    A green token a is taken where lambda > importance (log p(a_0) - log p(a)), lambda as the deficit has it. That is a
+    strength of lambda / (delta importance): the policy's greatest where the importance is `free` or less, and the less
+    the greater it is, with no threshold. Races choose among their candidates by the same strength.
+
+    Args:
+        free: importance in (0, 1].
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    free: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("free", self.free, 0, 1, closed=True)
+        if self.free == 0:
+            raise ValueError("free must be above 0, got 0: nothing would be marked; use 0.2")
+
+    def strength(self, strength: torch.Tensor, capacity: torch.Tensor, greatest: torch.Tensor) -> torch.Tensor:
+        return greatest * (self.free / capacity.clamp_min(self.free))
+
+
+LAWS: dict[str, type[Law]] = {"stop": Stop, "deficit": Deficit, "lagrangian": Lagrangian}
 
 
 @dataclass(frozen=True)
@@ -114,7 +147,7 @@ class Target:
     Args:
         p_value: in (0, 1).
         margin: added to the z that the p-value takes, in [0, 100]: for texts that tokenise otherwise, and for edits.
-        law: "stop", "deficit", or a `Law`.
+        law: "stop", "deficit", "lagrangian", or a `Law`.
         weights: the table of weights per token id with which texts will be tested, or its name or file; None = none.
 
     Raises TypeError or ValueError naming the argument.

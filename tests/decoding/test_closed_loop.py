@@ -21,7 +21,7 @@ import caw
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.detection.detector import Detector
 from caw.detection.weights import TokenWeights
-from caw.policies import Deficit, Stop, Target
+from caw.policies import Deficit, Lagrangian, Stop, Target
 from caw.testing import assert_close
 
 PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
@@ -71,6 +71,9 @@ class Steered(BruteForce):
         return min(max(law.on_plan + law.gain * (planned - result.z_score), 0.0), law.most)
 
     def _strength(self, logits: torch.Tensor, capacity: float) -> float:
+        law = self.target.law
+        if isinstance(law, Lagrangian) and not math.isnan(capacity):
+            return self.policy.max_strength * self.factor * law.free / max(capacity, law.free)
         return super()._strength(logits, capacity) * self.factor
 
     def _choice(self, scores: Any, warped: Any, new: list[int], original: int) -> Any:
@@ -91,6 +94,7 @@ class Steered(BruteForce):
 TARGETS = {
     "stop": Target(0.05, margin=0.2),
     "deficit": Target(0.01, law=Deficit(tokens=10, most=1.3)),
+    "lagrangian": Target(0.01, law=Lagrangian(tokens=10, free=0.3)),
     "weights": Target(0.05, margin=0, law="deficit", weights=weights(200)),
 }
 POLICIES = {
@@ -144,7 +148,7 @@ def test_a_target_out_of_reach_changes_nothing(llama: Any, watermark: str, polic
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("target", ["stop", "deficit"])
+@pytest.mark.parametrize("target", ["stop", "deficit", "lagrangian"])
 @pytest.mark.parametrize("watermark", ["lefthash", "selfhash", "unigram", "top_k", "scale"])
 def test_rows_with_a_target_are_as_if_alone(llama: Any, watermark: str, target: str, fixed: bool) -> None:
     """Ragged prompts, factors and sampling of their own, through two places and through all."""

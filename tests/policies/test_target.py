@@ -11,7 +11,7 @@ import torch
 
 import caw
 from caw.cli.options import describe
-from caw.policies import Deficit, Stop, Target
+from caw.policies import Deficit, Lagrangian, Stop, Target
 from caw.policies.target import EARLY, MARGIN, Law, Standing
 
 
@@ -37,9 +37,18 @@ def test_deficit_follows_its_plan() -> None:
     assert law.factor(early).dtype == torch.float32
 
 
+def test_a_lagrangian_pays_by_importance() -> None:
+    """lambda > importance * gap as a strength: half where tokens matter twice as much; none where the text is found."""
+    law = Lagrangian(free=0.25)
+    at, own = torch.tensor([0.01, 0.25, 0.5, 0.75, 1.0]), torch.rand(5)
+    assert law.strength(own, at, torch.full((5,), 1.5)).tolist() == [1.5, 1.5, 0.75, 0.5, 0.375]
+    assert Stop().strength(own, at, at) is own and Deficit().strength(own, at, at) is own
+    assert law.factor(standing([3.0, -9.0])).tolist() == [0, 1.5]
+
+
 def test_factors_stay_within_the_greatest() -> None:
     at = standing(torch.linspace(-40, 40, 81).tolist())
-    for law in (Stop(), Deficit(), Deficit(most=0.2), Deficit(gain=100.0)):
+    for law in (Stop(), Deficit(), Deficit(most=0.2), Deficit(gain=100.0), Lagrangian()):
         factor = law.factor(at)
         assert float(factor.min()) >= 0
         assert bool((factor <= torch.tensor(law.max_factor, dtype=torch.float32)).all())
@@ -101,7 +110,12 @@ def test_a_law_of_ones_own_is_named_by_its_class() -> None:
         (lambda: caw.LogitDeltaThreshold(1.0, target=float("nan")), ValueError, "target must be a number"),
         (lambda: caw.CapacityPolicy("smollm2-135m", target=True), TypeError, "target must be a number"),
         (lambda: Target(0.01, margin=-1), ValueError, r"margin must be a number in \[0, 100\], got -1"),
-        (lambda: Target(0.01, law="never"), ValueError, "law must be one of stop, deficit or a Law, got 'never'; use"),
+        (
+            lambda: Target(0.01, law="never"),
+            ValueError,
+            "law must be one of stop, deficit, lagrangian or a Law, got 'never'; use",
+        ),
+        (lambda: Lagrangian(free=0), ValueError, "free must be above 0, got 0: nothing would be marked; use 0.2"),
         (lambda: Deficit(tokens=0), ValueError, r"tokens must be an integer in \[1, "),
         (lambda: Deficit(most=-1), ValueError, r"most must be a number in \[0, 100\], got -1"),
     ],
