@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from caw import ops
@@ -30,8 +31,8 @@ def ended_on_error(streamer: Any) -> Iterator[None]:
         raise
 
 
-def check_streamer(streamer: Any, prompts: Any, settings: Settings) -> None:
-    """Raise TypeError unless it is a streamer, ValueError unless there is one prompt to stream and no test after it."""
+def check_streamer(streamer: Any, prompts: Any) -> None:
+    """Raise TypeError unless it is a streamer, ValueError unless there is one prompt to stream."""
     if streamer is None:
         return
     if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
@@ -42,10 +43,20 @@ def check_streamer(streamer: Any, prompts: Any, settings: Settings) -> None:
     count = len(prompts) if isinstance(prompts, Sequence) and not isinstance(prompts, str) else 1
     if count != 1:
         raise ValueError(f"a streamer shows one text, so it needs one prompt, got {count}; leave streamer out")
-    if settings.found_at is not None:
-        raise ValueError(
-            f"a streamer shows a text before it can be tested, got found_at={settings.found_at:g}; leave one out"
+
+
+def made_once(settings: Settings) -> Settings:
+    """Settings of a text that is shown while it is made: it is steered towards its test, and cannot be made again."""
+    if settings.found_at is None:
+        return settings
+    if settings.best_of > 1:
+        raise ValueError(f"a streamer shows one text, got best_of={settings.best_of}; leave one of them out")
+    if settings.max_attempts > 1:
+        warn_caller(
+            "a text that is streamed is made once: found_at steers it and tests it at its end, and it is not made "
+            "again; set max_attempts=1 to say so"
         )
+    return replace(settings, max_attempts=1)
 
 
 def check_watermark(watermark: Any) -> None:

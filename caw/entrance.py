@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from caw.arguments import check_arguments, check_streamer, ended_on_error, kernels_of
+from caw.arguments import check_arguments, check_streamer, ended_on_error, kernels_of, made_once
 from caw.decoding.decoder import Decoder
 from caw.decoding.plan import make_plan
 from caw.decoding.prompt_cache import PromptCache
@@ -196,7 +196,7 @@ def iter_generate(
             prefill_attention=prefill_attention, compile=compile, backend=backend, found_at=found_at,
             max_attempts=max_attempts, best_of=best_of, select=select, on_unfound=on_unfound, edits=edits,
         )  # fmt: skip
-        check_streamer(streamer, prompts, settings)
+        check_streamer(streamer, prompts)
         row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)
         accepted = accept_prompts(tokenizer, prompts, facts, row, chat=chat)
         accepted.tell()
@@ -226,6 +226,7 @@ def stream_results(
     with ended_on_error(streamer):
         if report is not None and not callable(report):
             raise TypeError(f"report must be a function that takes a str, got {type(report).__name__}; leave it out")
+        settings = settings if streamer is None else made_once(settings)
         facts, kernels = accepted.facts, kernels_of(settings.backend, accepted.facts)
         policy = check_arguments(facts, tokenizer, watermark, policy, prompt_cache)
         stops, requests = StopStrings(tokenizer, settings.stop), accepted.requests
@@ -235,7 +236,9 @@ def stream_results(
             requests, facts, watermark, policy, settings, model=model, stops=stops, detector=detector, kept=prompt_cache
         )
         work = attempts.workload(settings.batch_size or DEFAULT_BATCH, facts.ends)
-        plan = make_plan(facts, watermark, policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts)
+        plan = make_plan(
+            facts, watermark, attempts.policy, settings, work, kernels=kernels, prompt_cache=attempts.prompts
+        )
         results = results_of(Decoder(model, plan, report), accepted, attempts, stops, streamer)
     next(results)  # a generator that never started runs no `finally`: from here on closing it ends the streamer
     return results

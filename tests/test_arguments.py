@@ -77,9 +77,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "watermark": ({"watermark": "kgw"}, TypeError, "watermark must be a caw watermark or None, got str"),
     "policy": ({"policy": 0.5}, TypeError, "policy must be a caw policy, got float"),
     "streamer": ({"streamer": Recorder()}, ValueError, "needs one prompt, got 3"),
-    "streamer of a text that is tested": (
-        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "found_at": 0.01}, ValueError,
-        "a streamer shows a text before it can be tested, got found_at=0.01; leave one out",
+    "streamer of candidates": (
+        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "found_at": 0.01, "best_of": 2},
+        ValueError, "a streamer shows one text, got best_of=2",
     ),
     "tokenizer": ({"tokenizer": None}, TypeError, "tokenizer must be the model's tokenizer, got NoneType"),
     "chat of a plain model": ({"prompts": ["!"], "chat": True}, ValueError, "needs a tokenizer with a chat template"),

@@ -14,6 +14,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
 from caw.cli.detect_output import Item, result_line, show, show_null_reports, show_power
+from caw.cli.detect_receipts import read_receipts
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_text
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
 CHUNK = 64  # texts handed to the detector at once
+FPR = 1e-3
 TEST, REPORT = "Test", "Reports"
 
 
@@ -71,15 +73,17 @@ def detect(
     config: Annotated[
         Path | None, opt.panel(opt.MARK, "YAML file with several watermarks to look for at once.", "--config")
     ] = None,
-    fpr: Annotated[float, opt.panel(TEST, "Share of unmarked texts that may be called watermarked.")] = 1e-3,
+    fpr: Annotated[
+        float | None, opt.panel(TEST, f"Share of unmarked texts that may be called watermarked [{FPR:g}].")
+    ] = None,
     mode: Annotated[
-        str,
+        str | None,
         opt.panel(
             TEST,
-            "exact counts each piece of evidence once, compat counts as the format's own system does.",
+            "exact counts each piece of evidence once, compat counts as the format's own system does [exact].",
             metavar="exact|compat",
         ),
-    ] = "exact",
+    ] = None,
     mid_p: Annotated[
         bool, opt.panel(TEST, "Use mid-p values, which are uniform on average instead of conservative.", "--mid-p")
     ] = False,
@@ -96,6 +100,10 @@ def detect(
     regions: Annotated[
         bool, opt.panel(TEST, "Also test parts of each text, and say which are marked.", "--regions")
     ] = False,
+    receipt: Annotated[
+        str | None,
+        opt.panel(TEST, "What `caw generate --found-at` wrote: repeat the receipts' test.", "--receipt"),
+    ] = None,
     as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
     scores: Annotated[bool, opt.panel(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
     html: Annotated[Path | None, opt.panel(REPORT, "Write an HTML page that shows the evidence.", "--html")] = None,
@@ -125,6 +133,7 @@ def detect(
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
     - caw detect --input out.jsonl --field tokens
     - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
+    - caw detect --tokenizer smollm2-135m --input out.jsonl --receipt out.jsonl
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     """
     with user_errors():
@@ -135,22 +144,32 @@ def detect(
         from caw.detection import Detector
 
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
-        files = {"--config": config, "--tokenizer": tokenizer, "--weights": weights}
+        files = {"--config": config, "--tokenizer": tokenizer, "--weights": weights, "--receipt": receipt}
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         marks = _watermarks(
             config, watermark, key,
             {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
              "vocab-size": vocab_size, "payload-bits": payload_bits},
         )  # fmt: skip
-        detectors = {
-            name: Detector(None, mark, fpr, mode, mid_p, normalize or "", prefix, weights)  # type: ignore[arg-type]
-            for name, mark in marks.items()
-        }
-        task = Task(detectors, fpr, as_json, scores, regions, html)
+        test = {
+            "fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
+            "regions": regions or None,
+        }  # fmt: skip
+        told = None if receipt is None else read_receipts(receipt)
+        if told is not None:
+            told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
+            test = told.options(test)
+        given_test: dict[str, Any] = {name: value for name, value in test.items() if value is not None}
+        regions = given_test.pop("regions", False)
+        detectors = {name: Detector(None, mark, prefix=prefix, **given_test) for name, mark in marks.items()}
+        task = Task(detectors, given_test.get("fpr", FPR), as_json, scores, regions, html)
         _check(task, qq, null, power)
         if regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in detectors.items()})
         items, bad = read_items(given, field)
+        if told is not None:
+            items, strangers = told.known(items)
+            bad += strangers
         task = _with_tokenizer(task, items, tokenizer)
         if null is not None:
             _report_null(task, items, qq)

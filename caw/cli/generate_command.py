@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from caw.cli import found_options as found
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_jobs import Job, Plan, accept_jobs, open_output, print_text, read_jobs, run_jobs
 from caw.cli.policy_choice import choose_policy, what_marks
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
-from caw.io.jsonl import encode
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL, load_model
 
@@ -58,6 +58,13 @@ def generate(
         list[str] | None, typer.Option(help="Text that ends an output; repeatable.", rich_help_panel=opt.DECODING)
     ] = None,
     mark_eos: opt.MarkEos = None,
+    found_at: found.FoundAt = None,
+    max_attempts: found.MaxAttempts = 4,
+    best_of: found.BestOf = 1,
+    select: found.Select = "weakest",
+    on_unfound: found.OnUnfound = "keep",
+    edits: found.Edits = 0.0,
+    weights: found.Weights = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Sample instead of decoding greedily.", rich_help_panel=opt.DECODING)
     ] = False,
@@ -99,20 +106,24 @@ def generate(
     written as soon as its text is finished, so the order may differ from the input's. The id is the input's, or else
     the line number. After an interruption, the same command with --resume continues after the lines already written.
 
+    With --found-at each text is tested before it is written, and made again, more strongly, until it is found. Its line
+    has a receipt, which `caw detect --receipt` checks.
+
     Examples:
 
     - read -rs CAW_KEY; export CAW_KEY
     - caw generate --model smollm2-135m --prompt "Why is the sky blue?" --chat
     - caw generate --model smollm2-135m --input prompts.jsonl --output out.jsonl
     - caw generate --model smollm2-135m --policy fixed --strength 0.5 --input prompts.jsonl --output out.jsonl
+    - caw generate --model smollm2-135m --found-at 1e-3 --input prompts.jsonl --output out.jsonl
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
         from caw.decoding.plan import marks_eos
-        from caw.decoding.stopping import StopStrings
         from caw.settings import Settings
 
-        check_paths({"--input": input, "--model": model, "--evaluator": evaluator}, {"--output": output})
+        read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights}
+        check_paths(read, {"--output": output})
         mark = opt.build_watermark(
             watermark,
             key,
@@ -137,10 +148,12 @@ def generate(
             do_sample=sample, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=tuple(stop or ()),
             chat=chat, mark_eos=marks_eos(mark_eos, mark), return_trace=trace, batch_size=batch_size,
             max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
+            found_at=found_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
+            on_unfound=on_unfound,  # type: ignore[arg-type]
         )  # fmt: skip
-        plan = Plan(model, mark, how if mark else None, settings, with_prompt)
-        StopStrings(None, settings.stop)  # refuses what is no string before a model is loaded
-        encode(plan.label)  # refuses an option that no line can hold
+        table = found.check_found(settings, mark, how, weights)
+        plan = Plan(model, mark, how if mark else None, settings, with_prompt, table)
+        plan.check()
         marking = "" if mark is None else what_marks(mark, how, remark)
         device = opt.prepare_device(device, threads)
         jobs, bad = read_jobs(prompt, input, field)

@@ -19,9 +19,11 @@ from caw.cli.errors import INTERRUPTED, complain
 from caw.io.inputs import name_of, open_input, read_text
 from caw.io.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.io.progress import GenerationProgress, doing
+from caw.settings import OF_FOUND
 
 if TYPE_CHECKING:
     from caw.decoding.prompts import Accepted
+    from caw.detection import Detector, TokenWeights
     from caw.entrance import GenerationResult
     from caw.policies import Policy
     from caw.settings import Settings
@@ -46,6 +48,31 @@ class Plan:
     policy: Policy | None
     settings: Settings
     with_prompt: bool
+    weights: TokenWeights | None = None
+
+    def check(self) -> None:
+        """Refuse, before a model is loaded, stop strings that are none and options that no line can hold."""
+        from caw.decoding.stopping import StopStrings
+
+        StopStrings(None, self.settings.stop)
+        encode(self.label)
+
+    def detector(self, tokenizer: Any, vocab_size: int) -> Detector | None:
+        """What tests texts before they are written, where it is not `caw detect` without options."""
+        if self.weights is None or self.watermark is None:
+            return None
+        from caw.detection import Detector
+
+        return Detector(tokenizer, self.watermark.with_vocabulary(vocab_size), weights=self.weights)
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """How texts are tested, for the label; nothing where they are not."""
+        s = self.settings
+        if s.found_at is None:
+            return {}
+        said = {name: getattr(s, name) for name in ("found_at", *OF_FOUND)}
+        return {**said, "weights": self.weights.digest if self.weights else None}
 
     @property
     def label(self) -> dict[str, Any]:
@@ -63,6 +90,7 @@ class Plan:
                 "stop": list(s.stop or ()),
                 "chat": s.chat,
                 **({"mark_eos": s.mark_eos} if self.watermark else {}),
+                **self.tested,
             },
         }
 
@@ -176,8 +204,9 @@ def run_jobs(
     done, failed, label, total = 0, 0, plan.label, len(accepted.ids)
     bar = GenerationProgress(total, enabled=True)
     results = stream_results(
-        model, tokenizer, replace(accepted, refused=[]), plan.watermark, plan.policy, plan.settings, report=bar.note
-    )
+        model, tokenizer, replace(accepted, refused=[]), plan.watermark, plan.policy, plan.settings, report=bar.note,
+        detector=plan.detector(tokenizer, accepted.facts.vocab_size),
+    )  # fmt: skip
     try:
         with warnings.catch_warnings(), doing("generating") if total == 1 else bar:
             warnings.simplefilter("ignore", PromptWarning)  # said here, with the line
@@ -188,6 +217,8 @@ def run_jobs(
                     complain(f"{_where(source, jobs[result.index].number)}{result.reason}")
                     failed += 1
                     continue
+                if result.receipt is not None and not result.receipt.found:
+                    complain(f"{_where(source, jobs[result.index].number)}not found: {result.receipt.reason}")
                 write(output_line(jobs[result.index], result, label, plan.with_prompt))
                 done += 1
                 bar(len(result.tokens))
@@ -203,6 +234,8 @@ def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_
     if with_prompt:
         line["prompt"] = job.prompt
     line |= {"text": result.text, "tokens": result.tokens, "finish_reason": result.finish_reason, **label}
+    if result.receipt is not None:
+        line["receipt"] = result.receipt.as_dict()
     if result.trace is not None:
         line["trace"] = {
             "capacity": [None if math.isnan(c) else c for c in result.trace.capacity],

@@ -57,7 +57,7 @@ class ClosedLoop:
         own = _evidence(state)
         z, skewness = own.standing.unbind(dim=1)
         # Cornish and Fisher's first term: the tail of a skewed score, which a normal one has not
-        needed = self.quantile + self.margin + (self.quantile**2 - 1) / 6 * skewness
+        needed = self.quantile + self.margin + state.rows.margins + (self.quantile**2 - 1) / 6 * skewness
         torch.mul(
             state.rows.factors, self.law.factor(Standing(z, needed, state.counts, state.budgets)), out=own.factors
         )

@@ -12,6 +12,7 @@ from caw.policies.base import MAX_STRENGTH, scaled
 from caw.settings import Settings, check_row
 
 MAX_ENDS = 1024
+MAX_MARGIN = 100.0
 RowKey = int | str | bytes | tuple[int, ...]
 
 
@@ -21,6 +22,7 @@ class RowSettings:
 
     ends: token ids that end it, None = the model's.
     strength_factor: every strength that the policy gives is multiplied by it; 0 leaves the text unmarked.
+    margin: what is added to the z that the policy's target takes; means nothing without a target.
     key: of its watermark, in place of the key that the call's watermark has; None = that one.
 
     Raises TypeError or ValueError naming the argument.
@@ -35,11 +37,13 @@ class RowSettings:
     seed: int = 0
     ends: tuple[int, ...] | None = None
     strength_factor: float = 1.0
+    margin: float = 0.0
     key: RowKey | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_row(self)
         require_number("strength_factor", self.strength_factor, 0, MAX_STRENGTH, closed=True)
+        require_number("margin", self.margin, 0, MAX_MARGIN, closed=True)
         if isinstance(self.key, bool) or not isinstance(self.key, int | str | bytes | tuple | None):
             raise TypeError(f"key must be what a watermark takes or None, got {type(self.key).__name__}; leave it out")
         if self.ends is None:

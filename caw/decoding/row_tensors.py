@@ -25,7 +25,7 @@ class RowTensors:
     temperatures: float32 [B]. top_ks: int64 [B], 0 = all tokens. tails: float32 [B], 1 - top_p; -1 = nothing is cut.
     minima: int64 [B], new tokens before an end token may come.
     ends: int64 [B, M], tokens that end the text; a row with fewer repeats its first one, a row with none has -1.
-    factors: float32 [B], what strengths are multiplied by.
+    factors: float32 [B], what strengths are multiplied by. margins: float64 [B], added to the z that a target takes.
     keys: int64 [B], the 64 bits of the native key; 0 where the format has none.
     marks: B watermarks, on the host: a row's key where only PyTorch code serves the format; None without a text.
     """
@@ -38,6 +38,7 @@ class RowTensors:
     minima: torch.Tensor
     ends: torch.Tensor
     factors: torch.Tensor
+    margins: torch.Tensor
     keys: torch.Tensor
     marks: list[Watermark | None]
 
@@ -57,6 +58,7 @@ class RowTensors:
             minima=whole(),
             ends=torch.full((batch, ends), NO_TOKEN, dtype=torch.int64, device=device),
             factors=torch.ones(batch, device=device),
+            margins=torch.zeros(batch, dtype=torch.float64, device=device),
             keys=whole(),
             marks=[None] * batch,
         )
@@ -92,6 +94,7 @@ class RowTensors:
             [row.min_new_tokens for row in settings],
             [[*own, *[own[0] if own else NO_TOKEN] * (width - len(own))] for own in ends],
             [row.strength_factor for row in settings],
+            [row.margin for row in settings],
             [0 if native is None else native.signed_key for native in natives],
         ]
         for tensor, column in zip(self.tensors, columns, strict=True):

@@ -1,7 +1,7 @@
 """Texts that are found before they leave: test each, make the others again more strongly, choose, write a receipt.
 
     attempts    which text is made how strongly, and when it is done
-    strengths   how strongly the attempts at a text are made
+    efforts     how strongly each attempt at a text is made
     trial       the test of a text, as text, by the detector that the public will use
     selection   which of the candidates of a text leaves
     receipts    what is said of a text's test afterwards

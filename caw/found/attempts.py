@@ -18,9 +18,9 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.workload import Workload
 from caw.detection.detector import Detector
+from caw.found.efforts import Effort, efforts, steered
 from caw.found.receipts import Receipt, write_receipt
 from caw.found.selection import Candidate, Choice, choice_of
-from caw.found.strengths import attempt_factors
 from caw.found.trial import Trial, make_trial
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -45,10 +45,11 @@ class Attempts(ABC):
     """What a decoder is asked for, and what becomes of the sequences that it gives back.
 
     first: the requests to begin with; the decoder numbers them, and those added later, from 0.
-    prompts: what is kept of prompts, None = nothing.
+    policy: that of the call, or what testing makes of it. prompts: what is kept of prompts, None = nothing.
     """
 
     first: Sequence[Request]
+    policy: Policy
     prompts: PromptCache | None
 
     @abstractmethod
@@ -63,8 +64,8 @@ class Attempts(ABC):
 class OneAttempt(Attempts):
     """Every text is made once and leaves untested."""
 
-    def __init__(self, requests: Sequence[Request], prompts: PromptCache | None) -> None:
-        self.first, self.prompts = requests, prompts
+    def __init__(self, requests: Sequence[Request], policy: Policy, prompts: PromptCache | None) -> None:
+        self.first, self.policy, self.prompts = requests, policy, prompts
 
     def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
         return Workload.of(self.first, most, model_ends)
@@ -92,26 +93,26 @@ class FoundTexts(Attempts):
     """Every text is tested, and made again more strongly until it is found.
 
     Args:
-        trial: the test. factors: of the policy's strength, one for each attempt.
+        trial: the test. efforts: of each attempt at a text.
         choose: among the candidates of a text that has a found one. settings, policy: of the call.
         prompts: what is kept of prompts; forget: whether those of texts that are done may go.
     """
 
     def __init__(
-        self, requests: Sequence[Request], trial: Trial, factors: Sequence[float], choose: Choice, stops: StopStrings,
+        self, requests: Sequence[Request], trial: Trial, efforts: Sequence[Effort], choose: Choice, stops: StopStrings,
         settings: Settings, policy: Policy, prompts: PromptCache | None = None, *, forget: bool = False,
     ) -> None:  # fmt: skip
-        self.trial, self.factors, self.choose, self.stops = trial, factors, choose, stops
+        self.trial, self.efforts, self.choose, self.stops = trial, efforts, choose, stops
         self.settings, self.policy = settings, policy
         self.texts = [_Text(place, request) for place, request in enumerate(requests)]
         # the weakest is found first by itself: those that are stronger need not be made
-        together = 1 if settings.select == "weakest" else min(settings.best_of, len(factors))
+        together = 1 if settings.select == "weakest" else settings.best_of
         self.owners: list[_Text] = []
         self.first = [self._next(text) for text in self.texts for _ in range(together)]
         self.prompts, self.forget = prompts, forget
 
     def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
-        rows = [self._attempt(text, number) for text in self.texts for number in range(len(self.factors))]
+        rows = [self._attempt(text, number) for text in self.texts for number in range(len(self.efforts))]
         return dataclasses.replace(Workload.of(rows, most, model_ends), batch=min(most, len(self.first)))
 
     def take(self, sequence: ActiveSequence, add: Add) -> Finished | None:
@@ -123,7 +124,7 @@ class FoundTexts(Attempts):
         found = any(candidate.found for candidate in text.candidates)
         if text.under_way:
             return None
-        if not found and not text.failed and text.started < len(self.factors):
+        if not found and not text.failed and text.started < len(self.efforts):
             add(self._next(text), ahead=True)  # while its prompt is still kept
             return None
         if self.forget and self.prompts is not None:
@@ -140,8 +141,11 @@ class FoundTexts(Attempts):
         """An attempt at a text by its number; the draws of samples differ, those of the first are the caller's."""
         row = text.request.row
         seed = (row.seed + number * SEED_STEP) % (1 << 64) if row.do_sample else row.seed
-        factor = row.strength_factor * self.factors[number]
-        return dataclasses.replace(text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor))
+        effort = self.efforts[number]
+        factor, margin = row.strength_factor * effort.factor, row.margin + effort.margin
+        return dataclasses.replace(
+            text.request, row=dataclasses.replace(row, seed=seed, strength_factor=factor, margin=margin)
+        )
 
     def _test(self, text: _Text, sequence: ActiveSequence) -> None:
         shown, request = self.stops.shown(sequence.visible), sequence.request
@@ -187,22 +191,23 @@ def plan_attempts(
 ) -> Attempts:
     """What the settings of a call ask for. Raises TypeError or ValueError where it cannot be had."""
     if settings.found_at is None:
-        _refuse_idle(settings, detector)
-        return OneAttempt(requests, kept)
+        refuse_idle(settings, detector)
+        return OneAttempt(requests, policy, kept)
     known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)
     most = max((min(request.budget, request.row.max_new_tokens) for request in requests), default=1)
     trial = make_trial(settings, detector, known, stops.tokenizer, most)
     assert known is not None
-    factors = attempt_factors(known, policy, settings)
+    policy = steered(policy, trial.detector)
+    planned = efforts(known, policy, settings)
     # processes that split a model keep different prompts; one attempt reads each prompt once anyway
-    own = kept is None and len(factors) > 1 and facts.mesh is None
+    own = kept is None and len(planned) > 1 and facts.mesh is None
     return FoundTexts(
-        requests, trial, factors, choice_of(settings.select, model), stops, settings, policy,
+        requests, trial, planned, choice_of(settings.select, model), stops, settings, policy,
         PromptCache() if own else kept, forget=own,
     )  # fmt: skip
 
 
-def _refuse_idle(settings: Settings, detector: Detector | None) -> None:
+def refuse_idle(settings: Settings, detector: Detector | None) -> None:
     """Raise ValueError for what has no effect where no text is tested."""
     usual = Settings()
     given = [name for name in OF_FOUND if getattr(settings, name) != getattr(usual, name)]

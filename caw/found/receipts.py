@@ -16,7 +16,7 @@ from caw.detection.detector import Detector
 from caw.detection.weights import TokenWeights
 from caw.found.selection import Candidate
 from caw.io.show import shown
-from caw.policies import Policy
+from caw.policies import Policy, Target
 
 PACKAGES = ("torch", "transformers")
 TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that a receipt names where they are not usual
@@ -30,8 +30,8 @@ class Receipt:
     attempts: how often the text was made. policy: how strongly tokens are marked, times strength_factor.
     watermark, key_id: its name, and eight hex digits that name the key. weights: name and digest of the detector's
     table of weights per token, None without one. tokens: of the text, as the detector reads it. digest: SHA-256 of the
-    text. edits: share of the words that may be deleted later. test: settings of the detector other than usual.
-    versions: of this library and of what it ran on.
+    text. edits: share of the words that may be deleted later. margin: what was added to the z at which marking rests.
+    test: settings of the detector other than usual. versions: of this library and of what it ran on.
 
     Raises TypeError or ValueError in one sentence for what is no receipt.
     """
@@ -49,6 +49,7 @@ class Receipt:
     tokens: int
     digest: str
     edits: float = 0.0
+    margin: float = 0.0
     test: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -56,7 +57,7 @@ class Receipt:
         kinds: dict[str, Any] = {
             "found": bool, "reason": str, "p_value": float, "level": float, "attempts": int, "watermark": str,
             "policy": str, "strength_factor": float, "key_id": str, "weights": Mapping | None, "tokens": int,
-            "digest": str, "edits": float, "test": Mapping, "versions": Mapping,
+            "digest": str, "edits": float, "margin": float, "test": Mapping, "versions": Mapping,
         }  # fmt: skip
         for name, kind in kinds.items():
             value = getattr(self, name)
@@ -119,6 +120,7 @@ def write_receipt(chosen: Candidate, attempts: int, detector: Detector, policy: 
         tokens=result.num_tokens,
         digest=text_digest(chosen.text),
         edits=float(edits),
+        margin=float(chosen.request.row.margin),
         test={name: value for name, value in given.items() if value != usual[name]},
         versions=versions(),
     )
@@ -131,11 +133,13 @@ def policy_text(policy: Policy) -> str:
     shown_as: list[str] = []
     for f in dataclasses.fields(policy):
         value = getattr(policy, f.name)
-        if not f.init or not f.repr:
+        if not f.init or not f.repr or value is None:
             continue
         if isinstance(value, (str, Path)):
             value = Path(value).name
-        elif not isinstance(value, (int, float, type(None))):
+        elif isinstance(value, Target):
+            value = value.described()
+        elif not isinstance(value, (int, float)):
             value = type(value).__name__
         shown_as.append(f"{f.name}={value!r}")
     return f"{type(policy).__name__}({', '.join(shown_as)})"

@@ -91,11 +91,16 @@ def make_trial(
             f"detector must look for the {watermark.name} of key {watermark.key_id}, got {theirs.name} of key "
             f"{theirs.key_id}; make it with the watermark that marks"
         )
+    check_reach(watermark, level, most_tokens)
+    own = tokenizer if detector.tokenizer is None else detector.tokenizer
+    return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits)
+
+
+def check_reach(watermark: Watermark, level: float, most_tokens: int) -> None:
+    """Raise ValueError where no text of up to `most_tokens` tokens can reach the level."""
     fewest = fewest_for(watermark, level)
     if fewest > most_tokens:
         raise ValueError(
             f"found_at={level:g} takes at least {fewest} tokens that count, got texts of up to {most_tokens}; allow "
             "more new tokens, or choose a greater found_at"
         )
-    own = tokenizer if detector.tokenizer is None else detector.tokenizer
-    return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits)

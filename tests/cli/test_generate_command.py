@@ -104,8 +104,10 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
     def record(
-        network: Any, tokenizer: Any, accepted: Any, watermark: Any, policy: Any, settings: Any, *, report: Any
-    ) -> Iterator[Any]:
+        network: Any, tokenizer: Any, accepted: Any, watermark: Any, policy: Any, settings: Any, *, report: Any,
+        detector: Any,
+    ) -> Iterator[Any]:  # fmt: skip
+        assert detector is None
         seen.update(asdict(settings), prompts=accepted.ids, watermark=watermark, policy=policy, report=report)
         yield from ()
 
@@ -115,7 +117,8 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
         "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
         "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--max-memory", "8GiB",
-        "--prefill-attention", "eager", "--compile", "--mark-eos",
+        "--prefill-attention", "eager", "--compile", "--mark-eos", "--found-at", "0.1", "--max-attempts", "5",
+        "--best-of", "2", "--select", "likeliest", "--on-unfound", "drop", "--edits", "0.2",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert callable(seen.pop("report"))
@@ -127,5 +130,6 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
         "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
-        "mark_eos": True, "chat": True, "slots": None, "backend": None,
+        "mark_eos": True, "chat": True, "slots": None, "backend": None, "found_at": 0.1, "max_attempts": 5,
+        "best_of": 2, "select": "likeliest", "on_unfound": "drop", "edits": 0.2,
     }  # fmt: skip

@@ -226,3 +226,16 @@ def test_weights_that_know_the_key_are_refused(llama: Any) -> None:
         make_decoder(llama, mark, caw.FixedStrength(1.0, Target(0.01, weights=known)))
     with pytest.raises(FileNotFoundError, match="expected a table of weights"):
         make_decoder(llama, mark, caw.FixedStrength(1.0, Target(0.01, weights="nothing")))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_rows_margin_is_added_to_the_targets(llama: Any, fixed: bool) -> None:
+    mark, settings = WATERMARKS["lefthash"], {"max_new_tokens": NEW}
+    rows = [RowSettings(max_new_tokens=NEW, margin=margin) for margin in (0.0, 0.5, 1.5, 100.0)]
+    done = run(llama, PROMPTS[:1] * 4, mark, caw.FixedStrength(1.0, Target(0.05, margin=0.1)), rows=rows, fixed=fixed,
+               batch=4, **settings)  # fmt: skip
+    for margin, trace in zip((0.1, 0.6, 1.6, 100.0), done.traces, strict=True):
+        alone = run(llama, PROMPTS[:1], mark, caw.FixedStrength(1.0, Target(0.05, margin=margin)), **settings).traces[0]
+        assert (trace.tokens, trace.strength) == (alone.tokens, alone.strength)
+    resting = [trace.strength.count(0.0) for trace in done.traces]
+    assert resting == sorted(resting, reverse=True) and resting[0] > resting[-1] == 0

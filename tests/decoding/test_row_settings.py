@@ -47,6 +47,7 @@ def test_requests_beyond_the_plan_are_refused(llama: Any, row: RowSettings, mess
         ({"ends": (True,)}, TypeError, "an end token must be an integer"),
         ({"key": [1, 2]}, TypeError, "key must be what a watermark takes or None, got list; leave it out"),
         ({"key": True}, TypeError, "key must be what a watermark takes or None, got bool"),
+        ({"margin": 101}, ValueError, r"margin must be a number in \[0, 100\], got 101"),
         ({"strength_factor": -1}, ValueError, r"strength_factor must be a number in \[0, 100\], got -1"),
     ],
 )

@@ -19,7 +19,7 @@ def started() -> RowTensors:
     settings = [
         RowSettings(do_sample=True, temperature=0.5, top_k=3, top_p=0.75, seed=9),
         RowSettings(temperature=0.5, top_k=3, top_p=0.75, seed=9, min_new_tokens=4),
-        RowSettings(do_sample=True, strength_factor=0.5),
+        RowSettings(do_sample=True, strength_factor=0.5, margin=1.5),
     ]
     rows.start(torch.tensor([2, 0, 1]), settings, [(4, 5), (), (6,)], MARKS)
     return rows
@@ -33,7 +33,7 @@ def test_rows_that_do_not_sample_are_neutral() -> None:
     assert rows.top_ks.tolist() == [0, 0, 3]
     assert rows.tails.tolist() == [-1.0, -1.0, 0.25]
     assert rows.minima.tolist() == [4, 0, 0]
-    assert rows.factors.tolist() == [1.0, 0.5, 1.0]
+    assert rows.factors.tolist() == [1.0, 0.5, 1.0] and rows.margins.tolist() == [0.0, 1.5, 0.0]
     assert rows.keys.tolist() == [0, 0, -1]
     assert rows.marks == [MARKS[1], MARKS[2], MARKS[0]]
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from decoding.architectures import build, prompt, spread_evaluator, tokenizer
+from generating import Recorder
 
 import caw
 from caw.detection import Detector, TokenWeights
 from caw.found.receipts import text_digest
+from caw.policies import Target
+from caw.policies.target import MARGIN
 
 PROMPTS = [prompt(9, seed) for seed in range(6)]
 MARK, WEAK = caw.KGW(key=1, delta=2.0), caw.FixedStrength(0.2)
@@ -36,21 +40,21 @@ def test_every_text_is_found_and_its_receipt_is_the_detectors(made: caw.Generati
         assert receipt.found and result.is_watermarked and receipt.reason == ""
         assert (receipt.p_value, receipt.tokens) == (result.p_value, result.num_tokens)
         assert (receipt.key_id, receipt.level, receipt.digest) == (MARK.key_id, 1e-2, text_digest(text))
-        assert receipt.weights is None and receipt.policy == "FixedStrength(value=0.2)" and tokens
-    assert {receipt.attempts for receipt in made.receipts} > {2, 3}, "some needed more than others"
+        assert receipt.weights is None and receipt.policy == "FixedStrength(value=0.2, target=0.01)" and tokens
+    assert {receipt.attempts for receipt in made.receipts} == {2, 3}, "some needed more than others"
 
 
 def test_a_text_is_what_its_strength_alone_gives_and_weaker_ones_are_not_found(
     model: Any, made: caw.GenerationOutput
 ) -> None:
     for ids, text, receipt in zip(PROMPTS, made.texts, made.receipts or [], strict=True):
-        assert receipt.strength_factor == 1.5 ** (receipt.attempts - 1)
+        last = receipt.attempts - 1
+        assert (receipt.strength_factor, receipt.margin) == (1.5**last, last)
         for number in range(receipt.attempts):
-            policy = caw.FixedStrength(0.2 * 1.5**number)
+            policy = caw.FixedStrength(0.2 * 1.5**number, target=Target(1e-2, margin=MARGIN + number))
             alone = caw.generate(model, tokenizer(), [ids], watermark=MARK, policy=policy, max_new_tokens=30).texts[0]
-            last = number == receipt.attempts - 1
-            assert caw.detect(alone, tokenizer(), MARK, 1e-2).is_watermarked == last
-            assert (alone == text) >= last
+            assert caw.detect(alone, tokenizer(), MARK, 1e-2).is_watermarked == (number == last)
+            assert alone == text or number < last
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 6])
@@ -119,7 +123,7 @@ def test_samples_differ_from_attempt_to_attempt_and_begin_with_the_callers(model
         return next(candidate for candidate in candidates if candidate.found)
 
     out = caw.generate(model, tokenizer(), PROMPTS[:2], found_at=0.9, max_attempts=3, best_of=3, select=keep, **options)
-    alone = caw.generate(model, tokenizer(), PROMPTS[:2], policy=caw.FixedStrength(1.5**-2), **options)
+    alone = caw.generate(model, tokenizer(), PROMPTS[:2], policy=caw.FixedStrength(1.5**-2, target=0.9), **options)
     assert [len(set(texts)) for texts in seen] == [3, 3] and out.receipts is not None
     assert {texts[0] for texts in seen} == set(alone.texts)
 
@@ -151,15 +155,11 @@ def test_what_becomes_of_unfound_texts(model: Any) -> None:
 
 def test_an_unfound_text_that_is_kept_is_the_nearest(model: Any) -> None:
     [receipt] = caw.generate(model, tokenizer(), PROMPTS[:1], **UNFOUND).receipts or []
-    alone = [
-        caw.detect(
-            caw.generate(
-                model, tokenizer(), PROMPTS[:1], watermark=MARK, policy=caw.FixedStrength(v), max_new_tokens=30
-            ).texts[0],
-            tokenizer(), MARK,
-        ).p_value
-        for v in (0.2, 0.3)
-    ]  # fmt: skip
+    alone = []
+    for strength, margin in ((0.2, MARGIN), (0.3, MARGIN + 1)):
+        policy = caw.FixedStrength(strength, target=Target(1e-6, margin=margin))
+        out = caw.generate(model, tokenizer(), PROMPTS[:1], watermark=MARK, policy=policy, max_new_tokens=30)
+        alone.append(caw.detect(out.texts[0], tokenizer(), MARK).p_value)
     assert receipt.p_value == min(alone)
 
 
@@ -189,6 +189,28 @@ def test_the_detectors_weights_are_used_and_named(model: Any) -> None:
         assert receipt.weights == {"name": "mine", "digest": weights.digest} and receipt.level == 1e-2
 
 
+def test_a_policy_keeps_a_target_of_its_own(model: Any) -> None:
+    own = {**OPTIONS, "policy": caw.FixedStrength(1.0, target=Target(1e-4, margin=2.0))}
+    usual = {**OPTIONS, "policy": caw.FixedStrength(1.0)}
+    [careful], [rested] = (
+        caw.generate(model, tokenizer(), PROMPTS[:1], **options).receipts for options in (own, usual)
+    )
+    assert careful.p_value < 1e-4 < rested.p_value < 1e-2
+
+
+def test_a_streamed_text_is_made_once_steered_and_tested(model: Any) -> None:
+    options = {**OPTIONS, "policy": caw.FixedStrength(0.6)}
+    alone = caw.generate(model, tokenizer(), PROMPTS[:1], max_attempts=1, **options)
+    for more, warned in (({}, 1), ({"max_attempts": 1}, 0)):
+        recorder = Recorder()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            out = caw.generate(model, tokenizer(), PROMPTS[:1], streamer=recorder, **options, **more)
+        said = [str(w.message) for w in caught if "a text that is streamed is made once" in str(w.message)]
+        assert len(said) == warned and out.receipts == alone.receipts and out.texts == alone.texts
+        assert [token for put in recorder.given[1:] for token in put] == out.sequences[0] and recorder.ended == 1
+
+
 def test_without_found_at_nothing_changes(model: Any) -> None:
     out = caw.generate(model, tokenizer(), PROMPTS[:2], watermark=MARK, max_new_tokens=8)
     assert out.receipts is None and all(out.texts)
@@ -211,10 +233,6 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "another watermark": ({"detector": Detector(None, caw.Unigram(key=1))}, ValueError, "got unigram of key"),
     "a function as detector": ({"detector": caw.detect}, TypeError, "detector must be a caw Detector, got function"),
     "strength 0": ({"policy": caw.FixedStrength(0.0)}, ValueError, "needs a policy that can be strengthened, got "),
-    "all layers": ({"watermark": caw.SynthID(key=1), "policy": None}, ValueError, "cannot be strengthened: strength 1"),
-    "the whole record": (
-        {"watermark": caw.EXP(key=1, top_k=50), "policy": caw.FixedStrength(2.0)}, ValueError, "cannot be strengthened",
-    ),
     "a payload": (
         {"watermark": caw.KGW(key=1, payload=3, payload_bits=4)}, ValueError, "got a watermark with a payload"
     ),

@@ -16,7 +16,7 @@ from caw.found.receipts import Receipt, policy_text, text_digest
 
 RECEIPT = Receipt(
     True, "", 1e-5, 1e-3, 2, "kgw", "FixedStrength(value=1.0)", 1.5, "7afebdea", {"name": "w", "digest": "00"}, 60,
-    text_digest("a text"), 0.1, {"mode": "exact"}, {"caw": caw.__version__},
+    text_digest("a text"), 0.1, 1.0, {"mode": "exact"}, {"caw": caw.__version__},
 )  # fmt: skip
 
 

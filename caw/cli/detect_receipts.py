@@ -1,0 +1,142 @@
+"""`caw detect --receipt`: the test that a receipt tells of, again: the same level, weights and text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from caw.cli.detect_output import Item
+from caw.cli.errors import complain
+from caw.io.inputs import name_of, open_input, read_bounded
+from caw.io.jsonl import Row, read_rows
+
+if TYPE_CHECKING:
+    from caw.detection import TokenWeights
+    from caw.found.receipts import Receipt
+    from caw.watermarks import Watermark
+
+SAME = ("level", "watermark", "key_id", "weights", "test")  # what all receipts of one file share
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """The receipts of one file; they tell of one kind of test. source: the file's name."""
+
+    source: str
+    by_digest: dict[str, Receipt]
+
+    @property
+    def any(self) -> Receipt:
+        return next(iter(self.by_digest.values()))
+
+    def check_with(self, marks: Mapping[str, Watermark], others: Mapping[str, Any]) -> None:
+        """Raise ValueError for other tests than of single texts, and for another watermark or key."""
+        for option, value in others.items():
+            if value is not None:
+                raise ValueError(f"--receipt repeats the test of single texts, got {option}; leave one of them out")
+        told, [mark] = self.any, marks.values()
+        if (told.watermark, told.key_id) != (mark.name, mark.key_id):
+            raise ValueError(
+                f"{self.source} tells of {told.watermark} with key {told.key_id}, got {mark.name} with key "
+                f"{mark.key_id}; give the key and watermark that marked the text"
+            )
+
+    def options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Settings of the detector: those that the receipts tell of, which the given ones (None = not) must not change.
+
+        Raises ValueError for another setting, OSError or ValueError where the weights are not those of the receipts.
+        """
+        told = {"fpr": self.any.level, **self.any.test}
+        for name, value in given.items():
+            if value not in (None, told.get(name)) and name != "weights":
+                raise ValueError(
+                    f"{self.source} tells of a test with {name} {told.get(name, 'as usual')}, got {value}; leave "
+                    f"--{name} out"
+                )
+        return {**told, "weights": self._weights(given.get("weights"))}
+
+    def _weights(self, given: str | None) -> TokenWeights | None:
+        from caw.detection import TokenWeights
+
+        told = self.any.weights
+        if told is None:
+            if given is not None:
+                raise ValueError(f"{self.source} tells of a test without weights, got --weights; leave it out")
+            return None
+        if given is None and not told["name"]:
+            raise ValueError(f"{self.source} tells of weights without a name, got no file of them; give --weights")
+        table = TokenWeights.load(given or told["name"])
+        if table.digest != told["digest"]:
+            raise ValueError(
+                f"{self.source} tells of weights with digest {told['digest'][:8]}, {given or told['name']} has "
+                f"{table.digest[:8]}; give the same table with --weights"
+            )
+        return table
+
+    def known(self, items: Sequence[Item]) -> tuple[list[Item], int]:
+        """The texts that have a receipt, and how many have none (each reported; an error for a single text)."""
+        from caw.found.receipts import text_digest
+
+        kept = []
+        for item in items:
+            if not isinstance(item.content, str):
+                raise ValueError("a receipt tells of a text, got token ids; give the text")
+            # a file's last line break is the editor's, not the text's
+            forms = {text_digest(text): text for text in (item.content.removesuffix("\n"), item.content)}
+            held = [text for digest, text in forms.items() if digest in self.by_digest]
+            if held:
+                kept.append(replace(item, content=held[-1]))
+                continue
+            said = f"no receipt in {self.source} has the text's digest: the text was changed, or is another's"
+            if len(items) == 1:
+                raise ValueError(f"{said}; leave --receipt out to test it as it is")
+            complain(f"line {item.number}: {said}")
+        return kept, len(items) - len(kept)
+
+
+def read_receipts(source: str) -> Receipts:
+    """Receipts of a file: one as JSON, or lines of `caw generate --found-at`.
+
+    Raises OSError, or ValueError in one sentence for what holds none, or some of different tests.
+    """
+    from caw.found.receipts import Receipt
+
+    found: dict[str, Receipt] = {}
+    for where, value in _objects(source):
+        try:
+            receipt = Receipt.from_dict(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: {error}") from None
+        first = next(iter(found.values()), receipt)
+        for name in SAME:
+            if getattr(receipt, name) != getattr(first, name):
+                raise ValueError(
+                    f"{where}: expected receipts of one kind of test, found another {name}; keep them in two files"
+                )
+        found[receipt.digest] = receipt
+    if not found:
+        raise ValueError(f"{name_of(source)} must hold a receipt, found none; give what --found-at wrote")
+    return Receipts(name_of(source), found)
+
+
+def _objects(source: str) -> Iterator[tuple[str, Any]]:
+    """What should be receipts, and where each stands: on a line, in a line's field "receipt", or over many lines."""
+    with open_input(source) as stream:
+        for row in read_rows(stream):
+            where = f"{name_of(source)}, line {row.number}"
+            if not isinstance(row, Row):
+                yield name_of(source), _whole(source, f"{where}: {row.message}")
+                return
+            held = row.value if "digest" in row.value else row.value.get("receipt")
+            if held is not None:  # other lines of `caw generate` have none
+                yield where, held
+
+
+def _whole(source: str, otherwise: str) -> Any:
+    """The one JSON object that a file holds; ValueError with this sentence for another file."""
+    try:
+        return json.loads(read_bounded(source))
+    except ValueError:
+        raise ValueError(otherwise) from None

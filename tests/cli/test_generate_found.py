@@ -1,0 +1,177 @@
+"""`caw generate --found-at`, runs of it that were killed, and `caw detect --receipt`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.running import KEY, assert_refused, generate, read, run, write_prompts
+
+import caw
+from caw.detection import TokenWeights
+from caw.found.receipts import Receipt, text_digest
+from caw.models import load_tokenizer
+
+FOUND = ("--found-at", "1e-2", "--policy", "fixed", "--strength", "0.3", "--delta", "2", "--max-new-tokens", "30")
+MARK = caw.KGW(key=KEY, delta=2.0)
+
+
+def make(model: str, folder: Path, *more: str, count: int = 6) -> tuple[Path, list[dict[str, Any]], str]:
+    """(file, its lines, stderr) of a run."""
+    source, out = write_prompts(folder / "prompts.jsonl", count), folder / "out.jsonl"
+    result = generate(model, "-i", str(source), "-o", str(out), *FOUND, *more)
+    assert result.exit_code == 0, result.stderr
+    return out, read(out), result.stderr
+
+
+def detect(model: str, *arguments: str, **settings: Any) -> Any:
+    return run("detect", "--tokenizer", model, *arguments, **settings)
+
+
+def test_lines_have_receipts_that_the_detector_confirms(model: str, tmp_path: Path) -> None:
+    out, lines, errors = make(model, tmp_path)
+    tokenizer = load_tokenizer(model)
+    for line in lines:
+        receipt = Receipt.from_dict(line["receipt"])
+        result = caw.detect(line["text"], tokenizer, MARK, 1e-2)
+        assert (receipt.found, receipt.p_value, receipt.key_id) == (result.is_watermarked, result.p_value, MARK.key_id)
+        assert receipt.digest == text_digest(line["text"]) and KEY not in json.dumps(line)
+        said = f"line {line['id']}: not found: {receipt.reason}\n"
+        assert (said in errors) == (not receipt.found) == bool(receipt.reason)
+        assert line["settings"]["found_at"] == 1e-2 and line["settings"]["best_of"] == 1
+    assert {line["receipt"]["found"] for line in lines} == {True, False}
+    assert max(line["receipt"]["attempts"] for line in lines) > 1
+    confirmed = detect(model, "-i", str(out), "--receipt", str(out), "--json")
+    assert confirmed.exit_code == 0, confirmed.stderr
+    by_id = {result["id"]: result for result in map(json.loads, confirmed.stdout.splitlines())}
+    assert {line["id"]: line["receipt"]["p_value"] for line in lines} == {i: r["p_value"] for i, r in by_id.items()}
+    assert {r["fpr"] for r in by_id.values()} == {1e-2}
+
+
+def test_lines_without_found_at_are_what_they_were(model: str, tmp_path: Path) -> None:
+    source, out = write_prompts(tmp_path / "p.jsonl", 1), tmp_path / "o.jsonl"
+    assert generate(model, "-i", str(source), "-o", str(out)).exit_code == 0
+    [line] = read(out)
+    assert "receipt" not in line and "found_at" not in line["settings"]
+
+
+def test_a_run_cut_short_makes_its_unfinished_texts_anew(model: str, tmp_path: Path) -> None:
+    out, _, _ = make(model, tmp_path)
+    whole = out.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    out.write_bytes(b"".join(lines[:2]) + lines[2][:-40])
+    arguments = ["-i", str(tmp_path / "prompts.jsonl"), "-o", str(out), "--resume"]
+    result = generate(model, *arguments, *FOUND)
+    assert result.exit_code == 0, result.stderr
+    assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
+    for change in (["--max-attempts", "3"], ["--found-at", "1e-3"], ["--edits", "0.1"], ["--best-of", "2"]):
+        assert_refused(generate(model, *arguments, *FOUND, *change), "resume with the same options")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_a_killed_run_ends_with_the_same_lines(model: str, tmp_path: Path) -> None:
+    whole, _, _ = make(model, tmp_path, "--batch-size", "2", count=60)
+    source, out = tmp_path / "prompts.jsonl", tmp_path / "killed.jsonl"
+    arguments = ["--model", model, "-i", str(source), "-o", str(out), *FOUND, "--batch-size", "2", "--threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "caw.cli", "generate", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "CAW_KEY": KEY},
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while (not out.exists() or out.read_bytes().count(b"\n") < 3) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    kept = out.read_bytes()
+    assert 3 <= kept.count(b"\n") < 60
+    assert generate(model, "-i", str(source), "-o", str(out), *FOUND, "--resume").exit_code == 0
+    assert sorted(out.read_bytes().splitlines()) == sorted(whole.read_bytes().splitlines())
+
+
+def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
+    levels = np.random.default_rng(0).integers(1, 16, 384).astype(np.uint8)
+    table, other = tmp_path / "table.safetensors", tmp_path / "other.safetensors"
+    TokenWeights(levels).save(table)
+    TokenWeights(levels[::-1].copy()).save(other)
+    out, lines, _ = make(model, tmp_path, "--weights", str(table), count=2)
+    assert lines[0]["receipt"]["weights"] == {"name": str(table), "digest": TokenWeights(levels).digest}
+    given = ["-i", str(out), "--receipt", str(out)]
+    results = [json.loads(line) for line in detect(model, *given, "--json").stdout.splitlines()]
+    assert [r["p_value"] for r in results] == [line["receipt"]["p_value"] for line in lines]
+    assert_refused(detect(model, *given, "--weights", str(other)), "give the same table with --weights")
+    table.rename(tmp_path / "moved.safetensors")
+    assert_refused(detect(model, *given), "found no ")
+    assert detect(model, *given, "--weights", str(tmp_path / "moved.safetensors")).exit_code == 0
+    (tmp_path / "again").mkdir()
+    unweighted, _, _ = make(model, tmp_path / "again", count=1)
+    assert_refused(
+        detect(model, "-i", str(unweighted), "--receipt", str(unweighted), "--weights", str(other)), "without weights"
+    )
+
+
+def test_a_receipt_of_one_text_from_files(model: str, tmp_path: Path) -> None:
+    _, [line], _ = make(model, tmp_path, count=1)
+    text, receipt = tmp_path / "text.txt", tmp_path / "receipt.json"
+    text.write_text(line["text"] + "\n", encoding="utf-8")
+    receipt.write_text(json.dumps(line["receipt"], indent=1))
+    for given in ([str(text)], ["--text", line["text"]]):
+        result = detect(model, *given, "--receipt", str(receipt))
+        assert result.exit_code == 0 and "0.01" in result.stdout, result.stderr
+    assert_refused(detect(model, "--text", "another", "--receipt", str(receipt)), "no receipt in ")
+    assert_refused(detect(model, str(text), "--receipt", str(receipt), key="another"), "tells of kgw with key ")
+    assert_refused(detect(model, str(text), "--receipt", str(receipt), "--fpr", "1e-5"), "leave --fpr out")
+    assert_refused(detect(model, str(text), "--receipt", str(receipt), "--regions"), "leave --regions out")
+    assert_refused(
+        detect(model, "--null-report", str(text), "--receipt", str(receipt)), "got --null-report; leave one of them"
+    )
+    for content, message in (("{}", "must hold a receipt, found none"), ('{"digest": 1}', "a receipt must have found")):
+        receipt.write_text(content)
+        assert_refused(detect(model, str(text), "--receipt", str(receipt)), message)
+
+
+def test_changed_lines_are_bad_lines(model: str, tmp_path: Path) -> None:
+    out, lines, _ = make(model, tmp_path, count=3)
+    changed = tmp_path / "changed.jsonl"
+    lines[1]["text"] += " and more"
+    changed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = detect(model, "-i", str(changed), "--receipt", str(out), "--json")
+    assert result.exit_code == 1 and result.stdout.count("\n") == 2
+    assert "line 2: no receipt in " in result.stderr
+
+
+def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
+    _, lines, _ = make(model, tmp_path, "--on-unfound", "drop", "--max-attempts", "1")
+    dropped = [line for line in lines if line["finish_reason"] == "unfound"]
+    assert dropped and all(line["text"] == "" and not line["receipt"]["found"] for line in dropped)
+    source = str(tmp_path / "prompts.jsonl")
+    raised = generate(model, "-i", source, "-o", str(tmp_path / "r.jsonl"), *FOUND, "--on-unfound", "raise",
+                      "--max-attempts", "1")  # fmt: skip
+    assert raised.exit_code == 2 and "expected every text to be found at 0.01" in raised.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--found-at", "2"], "found_at must be a number in (0, 1), got 2.0"),
+        (["--found-at", "1e-3", "--watermark", "none"], "--found-at needs a watermark to find, got none"),
+        (["--found-at", "1e-3", "--max-attempts", "0"], "max_attempts must be an integer in [1, 100], got 0"),
+        (["--found-at", "1e-3", "--strength", "0"], "needs a policy that can be strengthened"),
+        (["--found-at", "1e-3", "--weights", "nowhere"], "or a file, found no nowhere"),
+        (["--found-at", "1e-20"], "found_at=1e-20 takes at least 34 tokens that count, got texts of up to 12"),
+        (["--best-of", "2"], "best_of belongs to found_at"),
+        (["--weights", "w"], "--weights belongs to --found-at"),
+        (["--found-at", "1e-3", "--select", "best"], "select must be one of weakest, likeliest"),
+    ],
+)
+def test_bad_options(model: str, options: list[str], message: str) -> None:
+    assert_refused(generate(model, "--prompt", "the sky", *options), message)
