@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import mmap
 import os
 import warnings
 from pathlib import Path
 
 import torch
 
+SCHEMAS = 1  # number of the op schemas, as in csrc/schemas.h: raised with every change of a schema
 REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ compiler)"
 
 
@@ -20,11 +22,19 @@ def _load(name: str) -> str:
         failure = Path(__file__).parent / f"{name}.failed.txt"
         found = f"was not built: {failure.read_text().strip()}" if failure.is_file() else "is not installed"
         return f"caw's compiled extension {name} {found}; {REMEDY}"
+    if not _fits(Path(spec.origin)):
+        return f"caw's compiled extension {name} was built for other operator schemas than these; {REMEDY}"
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
         return f"caw's compiled extension {name} does not load ({error}); {REMEDY}"
     return ""
+
+
+def _fits(library: Path) -> bool:
+    """Whether a library was built for the schemas of this version."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(f"caw operator schemas {SCHEMAS};".encode()) >= 0
 
 
 WHY_MISSING = _load("_C")

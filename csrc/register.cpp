@@ -1,6 +1,7 @@
 // Hands the CPU kernels to torch. Schemas are defined in caw/ops.py, which also works without this library.
 
 #include "ops.h"
+#include "schemas.h"
 
 STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("topk_softmax", TORCH_BOX(&caw::topk_softmax));

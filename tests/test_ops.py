@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from caw.triton_kernels import prf_ref as prf
 
-from caw import ops
+from caw import _ext, ops
 from caw.testing import assert_close
 
+ROOT = Path(__file__).resolve().parents[1]
 B, C, H, HK, D, S, K, V = 3, 2, 4, 2, 5, 7, 11, 37
 CONTEXT = torch.tensor([[1, 2], [-1, 5], [-1, -1]])
 KEY = 42
@@ -225,3 +228,12 @@ def test_reference_and_dispatched_agree(name: str) -> None:
                 assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
             else:
                 assert_close(actual, expected, rows.get(name, "exact"))
+
+
+def test_a_change_of_a_schema_raises_their_number() -> None:
+    """A library built before the change must not be loaded: raise SCHEMAS in caw/_ext.py and csrc/schemas.h."""
+    names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
+    every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
+    found = hashlib.sha256(every.encode()).hexdigest()[:16]
+    assert (_ext.SCHEMAS, found) == (1, "78cd7f389a13abbe"), every
+    assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()

@@ -6,6 +6,7 @@
 
 #include "../candidates.h"
 #include "../random_lists.h"
+#include "../schemas.h"
 #include "../tensors.h"
 
 namespace caw {

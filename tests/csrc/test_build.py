@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -55,6 +56,23 @@ def imported(folder: Path, modules: str = "caw.ops", **environment: str) -> subp
     )
     environ = {**os.environ, "CAW_EXT": "", **environment}
     return subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=environ, cwd=folder)
+
+
+def test_an_extension_of_other_schemas_is_not_loaded(tmp_path: Path) -> None:
+    """Its kernels would read an integer as a tensor and give wrong numbers."""
+    built = importlib.util.find_spec("caw._C")
+    if built is None or built.origin is None:
+        pytest.skip("needs the compiled extension")
+    (tmp_path / "caw").mkdir()
+    own = f"caw operator schemas {_ext.SCHEMAS};".encode()
+    content = Path(built.origin).read_bytes()
+    assert content.count(own) == 1
+    (tmp_path / "caw" / Path(built.origin).name).write_bytes(content.replace(own, own.replace(b"schemas", b"SCHEMAS")))
+    found = imported(tmp_path)
+    assert found.returncode == 0 and found.stdout == "[[4, 3]]\n", found.stderr
+    assert "_C was built for other operator schemas than these; build it with" in found.stderr
+    required = imported(tmp_path, CAW_EXT="require")
+    assert required.returncode == 1 and "was built for other operator schemas" in required.stderr
 
 
 @pytest.mark.slow(seconds=10)
