@@ -103,7 +103,7 @@ def generate(
         mark_eos: whether the mark may decide where a text ends. With False the original token is kept wherever an end
             token is among the candidates that the policy's greatest strength reaches: marking ends gains nothing, and a
             key that disfavours them makes texts run on. Stop strings are marked as any text. None = True where texts
-            shall be another system's, token for token (foreign formats; SynthID), False in this library's own formats.
+            must be another system's, token for token (foreign formats; SynthID), False in this library's own formats.
         found_at: test every text before it leaves, as `caw.detect` does at this false-positive rate, and make those
             that are not found again, each time more strongly, up to `max_attempts` in all; see `receipts`.
         best_of: candidates of each text: at the policy's own strength and weaker. All are made and tested; with
@@ -221,7 +221,7 @@ def stream_results(
 ) -> Iterator[GenerationResult]:
     """A result for every prompt that `accept_prompts` was given, refused ones first: check, plan, run.
 
-    What texts may differ in stands in their requests, not in `settings` (`RowSettings`).
+    What may differ from text to text is read from the requests (`RowSettings`), not from `settings`.
     """
     with ended_on_error(streamer):
         if report is not None and not callable(report):

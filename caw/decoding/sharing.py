@@ -1,4 +1,4 @@
-"""What a prompt need not be read for: what all prompts begin with, and what a prompt cache knows."""
+"""What need not be read again: what all prompts begin with, and what a prompt cache has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caw.decoding.prompt_cache import KeptPrompt, PromptCache
 from caw.decoding.reading import CHUNK, read
 from caw.models.shared_prefix import common_length
 
-MIN_SHARED = 32  # a shorter beginning is not worth a forward of its own
+MIN_SHARED = 32  # a shorter beginning is not worth a separate forward
 
 
 def shared_beginning(prompts: Sequence[Sequence[int]], history: int) -> int:

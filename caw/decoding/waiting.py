@@ -40,8 +40,8 @@ class Waiting:
                 f"the texts of this decoder may have {most} tokens and {plan.limits.max_new_tokens} new ones, got a "
                 f"request for {length} and {request.budget}; plan it with more"
             )
-        begins_so = list(request.ids[: self.shared]) == self.beginning
-        if not begins_so or len(request.ids) <= self.shared + plan.reach:  # its last positions have to be read
+        begins_alike = list(request.ids[: self.shared]) == self.beginning
+        if not begins_alike or len(request.ids) <= self.shared + plan.reach:  # its last positions have to be read
             self.shared, self.beginning = 0, []
         (self.requests.appendleft if ahead else self.requests.append)((self.added, request))
         self.added += 1
