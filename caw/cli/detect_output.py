@@ -236,6 +236,6 @@ def show_power(rows: Sequence[PowerRow]) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "Share of the texts found when cut to so many tokens; expected: of texts whose tokens score what these do on "
+        "Share of the texts found when cut to this many tokens; expected: of texts whose tokens score what these do on "
         "average"
     )

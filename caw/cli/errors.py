@@ -61,7 +61,7 @@ def kept_on_interrupt(folder: object) -> Iterator[None]:
 
 
 def _let_go_of_stdout() -> None:
-    """What stdout could not take (a full disk) it shall not be given again at exit: that would be a second error."""
+    """Drop what stdout could not take (a full disk): trying again at exit would be a second error."""
     try:
         sys.stdout.flush()
     except OSError:

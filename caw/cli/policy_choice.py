@@ -21,7 +21,7 @@ STRONG = ("delta", "top_k", "depth")
 def choose_policy(name: str | None, options: Mapping[str, Any], model: str, *, marked: bool) -> tuple[str, str]:
     """(policy, remark): the one asked for by name or by options of its own; else CAW where the model has an evaluator.
 
-    remark: why it is another one than CAW although nobody asked for that; "" otherwise.
+    remark: why it is not CAW although no other was asked for; "" otherwise.
     """
     from caw.evaluator.network import shipped_for
 

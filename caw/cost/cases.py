@@ -37,7 +37,7 @@ class BenchmarkSettings:
         modes: names of `modes.ALL`, or "default", "all". "plain" is always among them.
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
         candidates: candidate slots with which the look-ahead of EXP is repeated.
-        rounds: repetitions of a case; max_seconds: none is begun after so many. theta, beta: of the capacity policy
+        rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
             (beta None = its own default).
         memory: measure peak memory too (on a CPU in a fresh process per mode).
         allow_differences: go on where modes that must give the same tokens do not; the report says so.

@@ -96,7 +96,7 @@ def measure(
     Args:
         calls: must have run before: what compiles on the first call is not for this function.
         tokens: of the long run, at least 2. short: of the run taken off it, below `tokens`.
-        seconds: no round is begun once so many have passed; None = all rounds. One round is always run.
+        seconds: no round is begun once they have passed; None = all rounds. One round is always run.
         had: told each call's seconds a token as soon as it had its first round.
         times: what is returned, filled while it is measured, for whoever is interrupted.
     """

@@ -74,7 +74,7 @@ def power_table(
     Args:
         texts: strings or id lists, marked with the detector's key.
         detector: as it will be used; its own fpr is not.
-        lengths: texts are cut to their first so many tokens; shorter ones are left out there.
+        lengths: texts are cut to this many tokens; shorter ones are left out.
         rates: false-positive rates, each in (0, 1).
         done: told how many more of the 1 + len(lengths) tests of each text are finished.
 

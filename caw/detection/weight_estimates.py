@@ -117,7 +117,7 @@ def estimate_weights(
         tokenizer: of the model that wrote the texts.
         vocab_size: length of the table; ids beyond it get its default.
         prior: evidence that a rare token borrows from its kind, in tokens; None = what fits best.
-        provenance: what else the table shall say of itself.
+        provenance: what else to write into the table about its origin.
 
     Deterministic. Raises ValueError where nothing counts or the watermarks differ in more than the key.
     """

@@ -93,7 +93,7 @@ class RunSpec:
     """An entry of `runs`.
 
     model, task, watermark, policy: a name, or "*" for all; watermark "none" asks for unmarked texts alone. keys: how
-    many, or which; None = the config's. count: only the first so many questions, None = all.
+    many, or which; None = the config's. count: only this many questions, from the first; None = all.
     """
 
     model: str = ANY

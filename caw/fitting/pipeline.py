@@ -118,7 +118,7 @@ def protect_line_ends(positions: Positions, model_name: str | Path) -> Positions
 
     Key segments are parts of a text, and a line break is between them: labelled by overlap it would count as
     unimportant, though where a line ends, and a text with it, is as much the model's decision as any word. Marked as
-    strongly as filler, lines run on into clauses nobody needs and answers run out of room.
+    strongly as filler, lines run on into needless clauses and answers run out of tokens.
     """
     table = table_for(model_name, positions, line_ends=True).numpy()
     return positions.with_key(table[np.asarray(positions.arrays["token"])] == LINE_BREAK)

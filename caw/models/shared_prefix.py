@@ -19,7 +19,7 @@ PREFIX_COPIES = 4  # 4096 tokens of keys and values at most: 9 copies of 450 tok
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """length: its tokens; 0 = every text is read whole. cache: keys and values of at least so many, in one row."""
+    """length: its tokens; 0 = every text is read whole. cache: keys and values of at least that many, in one row."""
 
     length: int = 0
     cache: Any = None
@@ -45,7 +45,7 @@ class SharedPrefix:
         return max(1, PREFIX_COPIES * batch_tokens // max(self.length, 1))
 
     def copies(self, rows: int) -> DynamicCache | None:
-        """A cache for so many rows that holds the prefix, to be written to; None without a prefix."""
+        """A cache for this many rows that holds the prefix and can be written to; None without a prefix."""
         if not self.length:
             return None
         copied = DynamicCache()

@@ -23,7 +23,7 @@ def operators() -> str:
 
 
 def references(folder: str) -> str:
-    """What mkdocstrings shall show of every reference in a folder."""
+    """What mkdocstrings shows of every reference in a folder."""
     files = sorted((ROOT / folder).glob("*_ref.py"))
     if not files:
         raise ValueError(f"no reference in {folder}")

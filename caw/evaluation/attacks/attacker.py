@@ -97,7 +97,7 @@ class Attacker:
 
     Args:
         scorer: of the run. setup: what attacks need; without human texts copy-paste hides texts in reference answers.
-        limit: only the first so many questions of each cell. human: attack people's answers too.
+        limit: at most this many questions of each cell. human: attack people's answers too.
         workers: threads, for attacks that gain from them. say: called with a line for people after each cell.
 
     `failures` counts the texts that an attack could not change.

@@ -29,7 +29,7 @@ class Judge:
         scorer: of the run. model, tokenizer, name: the second model; its name is written into the lines.
         given: what the model reads before a text: the "question" (the last paragraph of the prompt; the examples before
             it would cost most of the time), the whole "prompt", or "nothing".
-        limit: only the first so many questions of each cell. say: called with a line for people after each cell.
+        limit: at most this many questions of each cell. say: called with a line for people after each cell.
 
     Raises ValueError for another `given`.
     """
