@@ -34,7 +34,7 @@ def test_imports_point_one_way(tmp_path: Path) -> None:
 def test_a_wrong_import_in_any_room_is_found(contract: dict[str, Any], tmp_path: Path) -> None:
     """Inside a function's body, in a file of the room that is neither its first nor its __init__ where it has more."""
     folder, [container] = sources_in(tmp_path), contract["containers"]
-    [top, *_], *lower = [[name.strip() for name in layer.split(":")] for layer in contract["layers"]]
+    [top, *_], *lower = [[name.strip() for name in layer.split("|")] for layer in contract["layers"]]
     below = [name for rooms in lower for name in rooms]
     for name in below:
         file = folder.joinpath(*container.split("."), f"{name}.py")
@@ -46,6 +46,21 @@ def test_a_wrong_import_in_any_room_is_found(contract: dict[str, Any], tmp_path:
     assert found.returncode == 1
     missed = [n for n in below if f"{container}.{n} is not allowed to import {container}.{top}" not in found.stdout]
     assert not missed, found.stdout
+
+
+def test_rooms_on_one_line_do_not_know_each_other(tmp_path: Path) -> None:
+    package = sources_in(tmp_path) / "caw"
+    for name, other in (
+        ("cost/sizes", "caw.demo.page"),
+        ("lazy", "caw.checks"),
+        ("decoding/prefill", "caw.decoding.step"),
+    ):
+        with (package / f"{name}.py").open("a") as source:
+            source.write(f"\n\ndef _planted() -> None:\n    import {other}\n")
+    found = SCRIPT["check"](package.parent)
+    assert found.returncode == 1
+    for pair in ("caw.cost {} caw.demo", "caw.lazy {} caw.checks", "caw.decoding.prefill {} caw.decoding.step"):
+        assert pair.format("is not allowed to import") in found.stdout, found.stdout
 
 
 def test_a_new_room_has_to_be_placed(tmp_path: Path) -> None:
