@@ -88,6 +88,7 @@ def test_prompt_from_stdin(model: str) -> None:
         ["--watermark", "exp", "--top-k-exp", "5", "--policy", "logit-delta", "--gap", "2", "--strength", "0.5"],
         ["--watermark", "exp", "--strength-exp", "scale", "--context-width", "2"],
         ["--watermark", "kgw", "--seeding", "selfhash", "--sample", "--seed", "3", "--top-p", "0.9", "--top-k", "50"],
+        ["--watermark", "exp", "--target", "0.01", "--policy", "fixed"],
         ["--max-memory", "500MB", "--prefill-attention", "eager"],
         ["--branching", "sequential", "--batch-size", "1", "--dtype", "bfloat16", "--device", "cpu", "--threads", "1"],
         ["--chat", "--stop", "the", "--stop", "sky", "--min-new-tokens", "2", "--temperature", "0.7", "--sample"],
@@ -116,7 +117,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "generate", "--model", model, "--prompt", "the sky", "--chat", "--max-new-tokens", "9", "--min-new-tokens", "2",
         "--sample", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "3", "--branching", "batch",
         "--batch-size", "4", "--stop", "x", "--stop", "y", "--trace", "--watermark", "unigram", "--delta", "1",
-        "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--max-memory", "8GiB",
+        "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--target", "0.02", "--max-memory", "8GiB",
         "--prefill-attention", "eager", "--compile", "--mark-eos", "--found-at", "0.1", "--max-attempts", "5",
         "--best-of", "2", "--select", "likeliest", "--on-unfound", "drop", "--edits", "0.2",
     )  # fmt: skip
@@ -125,7 +126,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = tiny_tokenizer()("<user>the sky<assistant>")["input_ids"]  # the tiny model's chat template
     assert [list(p) for p in seen.pop("prompts")] == [prompt]
     assert seen.pop("watermark") == caw.Unigram(key=KEY, delta=1.0)
-    assert seen.pop("policy") == caw.LogitDeltaThreshold(3.0, 0.5)
+    assert seen.pop("policy") == caw.LogitDeltaThreshold(3.0, 0.5, 0.02)
     assert seen == {
         "max_new_tokens": 9, "min_new_tokens": 2, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
