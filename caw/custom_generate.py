@@ -13,7 +13,8 @@ from transformers.generation import GenerateDecoderOnlyOutput
 
 from caw.arguments import check_policy, check_watermark, ended_on_error
 from caw.decoding.decoder import Decoder
-from caw.decoding.plan import candidate_slots, make_plan
+from caw.decoding.plan import make_plan
+from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from caw.decoding.plan import marks_eos
+from caw.decoding.plan_defaults import marks_eos
 from caw.evaluation.bulk import generate_every
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter, line_id

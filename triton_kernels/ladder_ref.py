@@ -71,7 +71,7 @@ def reweight_ladder(
 ) -> Ladder:
     """Two rungs: the likeliest token and the likeliest green one, both [B] (green == original: one rung).
 
-    `green` < 0 says that no green token can be reached. DESIGN section 3, "Reweighting ladder".
+    `green` < 0 says that no green token can be reached.
     """
     two = torch.stack([original, torch.where(green >= 0, green, original)], dim=1)
     needs = torch.stack([original_logit, torch.where(green >= 0, green_logit, original_logit)], dim=1).float()

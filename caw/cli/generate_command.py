@@ -119,7 +119,7 @@ def generate(
     - caw generate --model ./my-model --watermark exp --sample --seed 1 -i prompts.jsonl -o out.jsonl --resume
     """
     with user_errors():
-        from caw.decoding.plan import marks_eos
+        from caw.decoding.plan_defaults import marks_eos
         from caw.settings import Settings
 
         read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights}

@@ -10,16 +10,15 @@ from caw.decoding.capturable import capturable, will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
+from caw.decoding.plan_defaults import candidate_slots, history_needed, marks_eos
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
 from caw.decoding.workload import Workload
 from caw.models.facts import ModelFacts
-from caw.policies import CapacityPolicy, Policy
-from caw.settings import MAX_SLOTS, Settings
+from caw.policies import Policy
+from caw.settings import Settings
 from caw.watermarks import Watermark
-
-DEFAULT_EXP_SLOTS = 8  # distinct race winners beyond 8 of 20 are a 0.03 % event on near-flat lists
 
 
 @dataclass(frozen=True)
@@ -142,31 +141,3 @@ def make_plan(
         spare_memory=spare,
         prompt_cache=prompt_cache,
     )
-
-
-def candidate_slots(watermark: Watermark | None, policy: Policy, settings: Settings, max_strength: float) -> int:
-    """C: how many candidates one forward carries at most."""
-    if watermark is None or not policy.looks_ahead:
-        return 1
-    if settings.slots is not None:
-        return settings.slots
-    if watermark.rule == "reweight":
-        return 2
-    most = watermark.max_candidates
-    if watermark.rule == "top_k":
-        most = max(1, round(max_strength * watermark.full))
-    return min(most, DEFAULT_EXP_SLOTS, MAX_SLOTS)
-
-
-def history_needed(policy: Policy) -> int:
-    """N-: how many earlier distributions the policy's evaluator reads."""
-    if not isinstance(policy, CapacityPolicy):
-        return 0
-    policy.network.spec.check_decodable()
-    policy.network.check_numbers()  # once more: its weights may have changed since the policy was made
-    return policy.network.spec.previous
-
-
-def marks_eos(asked: bool | None, watermark: Watermark | None) -> bool:
-    """`Plan.mark_eos`; None = as the watermark's system does (`Watermark.marks_ends`)."""
-    return (watermark is not None and watermark.marks_ends) if asked is None else asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from caw.decoding.plan import marks_eos
+from caw.decoding.plan_defaults import marks_eos
 from caw.evaluation.config import CellPlan, Config
 from caw.settings import Settings
 

@@ -116,7 +116,10 @@ class EXP(Formatted):
         return self.deduplicate and not self.scheme.marks_repeats
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Every token that wins as strength grows. The race itself leaves the sampling noise out (DESIGN section 3)."""
+        """Every token that wins as strength grows.
+
+        The race itself leaves the sampling noise out, so that at strength 1 it is the watermark's own.
+        """
         record = position.record
         noise = self.scheme.noise(position.context, record.ids)
         start = record.values.double()

@@ -97,7 +97,7 @@ class GreenList(KeyedLists, Watermark):
             raise ValueError(f"gamma must leave both lists non-empty in steps of 2**-24, got {self.gamma!r}; use 0.25")
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Original token and likeliest green one. Kirchenbauer et al. 2023, Algorithm 2; DESIGN section 3."""
+        """Original token and likeliest green one. Kirchenbauer et al. 2023, Algorithm 2."""
         ids, values = position.record.ids, position.record.values
         token, logit = self.likeliest_green(position, self.full, max_strength)
         return reweight_ladder(ids[:, 0], values[:, 0], token, logit, self.full, max_strength)

@@ -22,6 +22,7 @@ WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
 # of files that do not name their own
 COMMANDS = {
     "detection.json": "python benchmarks/bench_detection.py",
+    "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
     "batches.json": "python benchmarks/bench_batches.py",
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
@@ -169,9 +170,9 @@ def regions() -> str:
     return f"{_table(header, rows)}\n\nMedians; level {found['fpr']:g}. {_source('detect_regions.json')}"
 
 
-def detection() -> str:
+def detection(name: str = "detection.json") -> str:
     """24 prompts, plain, marked and marked under CAW."""
-    found = _read("detection.json")
+    found = _read(name)
     rows = [
         (r["variant"], f"{r['found']} of {r['texts']}", f"{r['median_p']:.1e}", _share(r["changed"]),
          f"{r['surprise']:.2f}")
@@ -179,7 +180,7 @@ def detection() -> str:
     ]  # fmt: skip
     about = found["arguments"]
     header = ("variant", f"found at {about['fpr']:g}", "median p", "tokens changed", "surprise, nats a token")
-    return f"{_table(header, rows)}\n\n{about['model']}, {about['tokens']} tokens. {_source('detection.json')}"
+    return f"{_table(header, rows)}\n\n{about['model']}, {about['tokens']} tokens. {_source(name)}"
 
 
 def detect_speed() -> str:

@@ -13,7 +13,7 @@ from decoding.brute_force import BruteForce, agree
 from decoding.running import Run, make_decoder, run
 
 import caw
-from caw.decoding.plan import candidate_slots
+from caw.decoding.plan_defaults import candidate_slots
 from caw.settings import Settings
 
 SAMPLING = {

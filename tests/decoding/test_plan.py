@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import caw
-from caw.decoding.plan import DEFAULT_EXP_SLOTS, Plan, make_plan, marks_eos
+from caw.decoding.plan import Plan, make_plan
+from caw.decoding.plan_defaults import DEFAULT_EXP_SLOTS, marks_eos
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.workload import Workload
 from caw.evaluator import Evaluator, FeatureSpec

@@ -1,4 +1,4 @@
-"""Unmarked text: p-values are uniform. (DESIGN identity 7, first half.)
+"""Unmarked text: p-values are uniform.
 
 The probability in a p-value is over the key. So p-values are exactly uniform when each text meets a key of its own;
 and, for one fixed key, when evidence that an earlier text gave is not counted again, because texts that share phrases

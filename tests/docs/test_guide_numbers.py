@@ -72,6 +72,22 @@ def test_right_and_found_under_one_key(start: str, run: str, task: str) -> None:
         assert said == f"{short(cell['accuracy'], 3)}; {short(cell['tpr_at_fpr_1e2'])} ({short(weighted)})"
 
 
+def test_what_beta_does() -> None:
+    plain, kgw, caw = results("detection.json")["rows"]
+    stronger = results("detection_beta2.json")
+    assert stronger["arguments"] == {**results("detection.json")["arguments"], **{"beta": 2.0}, **{
+        "out": stronger["arguments"]["out"], "threads": stronger["arguments"]["threads"]}}  # fmt: skip
+    rows = table("choosing-settings.md", "| | found | tokens changed")
+    assert [row[1:] for row in rows] == [
+        [
+            f"{r['found']} of {r['texts']}",
+            f"{100 * r['changed']:.1f} %" if r["changed"] else "0",
+            f"{r['surprise']:.2f}",
+        ]
+        for r in (plain, kgw, caw, stronger["rows"][2])
+    ]
+
+
 def test_share_found_by_length() -> None:
     found = {
         (row["watermark"], row["tokens"], row["fpr"]): row["measured"]
