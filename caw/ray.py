@@ -20,6 +20,7 @@ from typing import Any
 
 from caw.decoding.plan_defaults import marks_eos
 from caw.evaluation.bulk import generate_every
+from caw.found.early import check_early
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter, line_id
 from caw.models import load_model
@@ -54,7 +55,9 @@ class Job:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _ = self.settings  # checks the options before anything is started
+        if not isinstance(self.options.get("select", ""), str):
+            raise ValueError("select must be a name in caw.ray, where runs are continued, got a function; name one")
+        check_early(self.settings, self.watermark, self.policy)  # before anything is started
 
     @property
     def settings(self) -> Settings:
@@ -246,6 +249,7 @@ def write_shard(
         for result in results:
             line = {"id": names[result.index], "text": result.text, "tokens": result.tokens}
             line |= {"finish_reason": result.finish_reason, "key_id": mark.key_id if mark is not None else None}
+            line |= {} if result.receipt is None else {"receipt": result.receipt.as_dict()}
             writer.write({**line, "error": result.error} if result.error else line)
             written += 1
             errors += bool(result.error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from caw.checks import require_bool, require_choice, require_int, require_number
@@ -67,6 +67,17 @@ class Settings:
         if not isinstance(self.mark_eos, bool | None):
             raise TypeError(f"mark_eos must be True, False or None, got {shown(self.mark_eos)}; leave it out")
         require_choice("branching", self.branching, BRANCHINGS, "tree")
+
+    def untested(self) -> Settings:
+        """The same settings for texts that are not tested, as unmarked ones are."""
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(self)}
+        return replace(self, **{name: defaults[name] for name in ("found_at", *OF_FOUND)})
+
+    def tested(self) -> dict[str, Any]:
+        """How texts are tested and made again; nothing where they are not."""
+        if self.found_at is None:
+            return {}
+        return {name: getattr(self, name) for name in ("found_at", *OF_FOUND)}
 
 
 def check_found(settings: Settings) -> None:

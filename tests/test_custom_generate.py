@@ -270,6 +270,7 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
         ({"branching": "forest"}, "branching must be one of"),
         ({"caw_streamer": Recorder()}, "a streamer shows one text, so the batch must be 1, got 3"),
         ({"thtea": 0.5}, "thtea"),
+        ({"found_at": 1e-3}, "found_at"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(llama: Any, options: dict[str, Any], message: str) -> None:

@@ -94,7 +94,7 @@ def by_judge(folder: Path, inputs: Path, model: str) -> None:
 
 
 def by_ray(folder: Path, inputs: Path, model: str) -> None:
-    settings = ray.Settings(
+    settings = ray.Job(
         str(folder), 1, model, caw.KGW(key=3), dtype="float32", options={"max_new_tokens": 3, "batch_size": 1}
     )
     ids = np.array([f"p{i}" for i in range(2 * COUNT)], dtype=object)

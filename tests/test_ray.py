@@ -69,6 +69,33 @@ def test_a_shard_goes_on_after_a_line_cut_short(model: str, tmp_path: Path, expe
     assert found[0].keys() == {"id", "text", "tokens", "finish_reason", "key_id"}
 
 
+def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) -> None:
+    """Killed and started again, its lines are those of one run."""
+    options = {"max_new_tokens": 30, "found_at": 1e-2, "batch_size": 4}
+    made = job(model, tmp_path / "a", options=options, policy=caw.FixedStrength(0.2))
+    whole, cut = tmp_path / "a" / "shard-00000-of-00001.jsonl", tmp_path / "b" / "shard-00000-of-00001.jsonl"
+    for path in (whole, cut):
+        path.parent.mkdir()
+    write(model, made, whole, PROMPTS)
+    lines = [json.loads(line) for line in whole.read_bytes().splitlines()]
+    assert max(line["receipt"]["attempts"] for line in lines) > 1 and all(line["receipt"]["digest"] for line in lines)
+    cut.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:3])[:-20])
+    write(model, made, cut, PROMPTS)
+    assert sorted(cut.read_bytes().splitlines()) == sorted(whole.read_bytes().splitlines())
+    assert made.label["options"]["found_at"] == "0.01"
+
+
+def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"options": {"found_at": 1e-3}, "watermark": None}, "needs a watermark to find, got None"),
+        ({"options": {"found_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
+        ({"options": {"best_of": 2}}, "best_of belongs to found_at"),
+        ({"options": {"found_at": 1e-3}, "policy": caw.FixedStrength(0.0)}, "needs a policy that can be strengthened"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            job(model, tmp_path, **changes)
+
+
 def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     write(model, made, path, PROMPTS[:2])

@@ -54,6 +54,14 @@ class AcceptedNothing:
         """Nothing was refused."""
 
 
+def test_how_texts_are_tested_is_left_out_as_a_whole() -> None:
+    asked: dict[str, Any] = {
+        "found_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest", "on_unfound": "drop", "edits": 0.1,
+    }  # fmt: skip
+    tested = Settings(seed=4, **asked)
+    assert tested.tested() == asked and tested.untested() == Settings(seed=4) and Settings().tested() == {}
+
+
 def test_settings_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         Settings().seed = 1  # type: ignore[misc]

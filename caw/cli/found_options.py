@@ -41,21 +41,12 @@ Weights = Annotated[
 def check_found(settings: Settings, mark: Watermark | None, policy: Policy, weights: str | None) -> TokenWeights | None:
     """Refuse, before a model is loaded, what cannot be found; the weights to test with."""
     from caw.detection import TokenWeights
-    from caw.found.attempts import refuse_idle
-    from caw.found.efforts import check_strong
-    from caw.found.trial import check_reach
+    from caw.found.early import check_early
 
-    if settings.found_at is None:
-        if weights is not None:
-            raise ValueError("--weights belongs to --found-at, which is missing; add it, or leave --weights out")
-        refuse_idle(settings, None)
-        return None
-    if mark is None:
-        raise ValueError("--found-at needs a watermark to find, got none; leave --found-at out")
-    check_strong(policy)
-    if not mark.foreign:  # those know their lists only with the model's vocabulary
-        check_reach(mark, settings.found_at, settings.max_new_tokens)
-    if weights is None:
+    if settings.found_at is None and weights is not None:
+        raise ValueError("--weights belongs to --found-at, which is missing; add it, or leave --weights out")
+    check_early(settings, mark, policy)
+    if weights is None or mark is None:
         return None
     table = TokenWeights.load(weights)
     table.check_for(mark)

@@ -19,7 +19,6 @@ from caw.cli.errors import INTERRUPTED, complain
 from caw.io.inputs import name_of, open_input, read_text
 from caw.io.jsonl import JsonlWriter, Row, RowId, encode, read_rows, text_field
 from caw.io.progress import GenerationProgress, doing
-from caw.settings import OF_FOUND
 
 if TYPE_CHECKING:
     from caw.decoding.prompts import Accepted
@@ -68,11 +67,8 @@ class Plan:
     @property
     def tested(self) -> dict[str, Any]:
         """How texts are tested, for the label; nothing where they are not."""
-        s = self.settings
-        if s.found_at is None:
-            return {}
-        said = {name: getattr(s, name) for name in ("found_at", *OF_FOUND)}
-        return {**said, "weights": self.weights.digest if self.weights else None}
+        said = self.settings.tested()
+        return {**said, "weights": self.weights.digest if self.weights else None} if said else {}
 
     @property
     def label(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from caw.evaluation.config import (
 )
 from caw.evaluation.old_names import kind_now, names_now
 from caw.evaluation.tasks import KINDS, JsonlTask, Task
+from caw.found.early import refuse_idle
 from caw.io.inputs import read_text
 from caw.policies.registry import POLICIES
 from caw.requirements import require
@@ -35,7 +36,7 @@ TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "sto
 # the fields of `Settings` that a config may set; how the tree is run and traced is the evaluation's own choice
 GENERATION = (
     "max_new_tokens", "min_new_tokens", "batch_size", "do_sample", "temperature", "top_k", "top_p", "seed", "chat",
-    "mark_eos",
+    "mark_eos", "found_at", "max_attempts", "best_of", "select", "edits",
 )  # fmt: skip
 
 
@@ -96,7 +97,9 @@ def _generation(value: Any) -> Settings:
     given = _mapping(value, "generation")
     _only(given, "generation", GENERATION)
     try:
-        return Settings(**{"batch_size": BATCH, **given})
+        settings = Settings(**{"batch_size": BATCH, **given})
+        refuse_idle(settings)
+        return settings
     except (TypeError, ValueError) as error:  # begins with the setting's name
         raise ValueError(f"generation.{error}") from None
 

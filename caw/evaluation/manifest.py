@@ -33,7 +33,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     marked_ends = marks_eos(config.generation.mark_eos, config.watermark(plan))
     return {
         **made,
-        "generation": {**made["generation"], "mark_eos": marked_ends},
+        "generation": {**made["generation"], "mark_eos": marked_ends, **config.generation.tested()},
         "watermark": plan.watermark,
         "watermark_parameters": {"kind": spec.kind, **spec.parameters, **strength},
         "policy": plan.policy,

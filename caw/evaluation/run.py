@@ -187,7 +187,8 @@ class Runner:
         prompts: PromptCache | None,
     ) -> Iterator[GenerationResult]:
         """Answers to all questions in one call, which reads the examples that their prompts share only once."""
-        settings = replace(self.config.generation, stop=task.stop or None, return_trace=mark is not None)
+        asked = self.config.generation if mark is not None else self.config.generation.untested()
+        settings = replace(asked, stop=task.stop or None, return_trace=mark is not None)
         return generate_every(
             loaded.model, loaded.tokenizer, [question.prompt for question in todo], settings, watermark=mark,
             policy=policy, report=bar.note, prompt_cache=prompts,
@@ -257,4 +258,5 @@ def answer_of(question: Question, result: GenerationResult, task: Task, run: str
     return Generation(
         question.id, tuple(result.tokens), result.text, result.finish_reason, graded.answer, graded.correct,
         graded.text, round(marked, 6), round(changed, 6), graded.extraction, run, result.error,
+        result.receipt.attempts if result.receipt is not None else 1,
     )  # fmt: skip

@@ -51,7 +51,7 @@ class Generation:
     answer: what was read from the text, None if nothing could be; extraction: how ("stated", "last"). correct: whether
     it is the right answer. truncated_text: the text up to the end of its answer, which is graded and tested for marks.
     marked, changed: share of tokens of strength above 0, and of tokens that are not the model's own choice.
-    run: id of the record in runs/ that says how it was made.
+    run: id of the record in runs/ that says how it was made. attempts: how often it was made (with found_at).
     """
 
     id: str
@@ -66,6 +66,7 @@ class Generation:
     extraction: str | None = None
     run: str = ""
     error: str = ""
+    attempts: int = 1
 
 
 @dataclass(frozen=True)

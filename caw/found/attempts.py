@@ -18,13 +18,14 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.workload import Workload
 from caw.detection.detector import Detector
+from caw.found.early import refuse_idle
 from caw.found.efforts import Effort, efforts, steered
 from caw.found.receipts import Receipt, write_receipt
 from caw.found.selection import Candidate, Choice, choice_of
 from caw.found.trial import Trial, make_trial
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.settings import OF_FOUND, Settings
+from caw.settings import Settings
 from caw.watermarks import Watermark
 
 SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds of the attempts at a text differ; 2^64 over the golden ratio
@@ -191,7 +192,7 @@ def plan_attempts(
 ) -> Attempts:
     """What the settings of a call ask for. Raises TypeError or ValueError where it cannot be had."""
     if settings.found_at is None:
-        refuse_idle(settings, detector)
+        refuse_idle(settings, *(["detector"] if detector is not None else []))
         return OneAttempt(requests, policy, kept)
     known = None if watermark is None else watermark.with_vocabulary(facts.vocab_size)
     most = max((min(request.budget, request.row.max_new_tokens) for request in requests), default=1)
@@ -205,13 +206,3 @@ def plan_attempts(
         requests, trial, planned, choice_of(settings.select, model), stops, settings, policy,
         PromptCache() if own else kept, forget=own,
     )  # fmt: skip
-
-
-def refuse_idle(settings: Settings, detector: Detector | None) -> None:
-    """Raise ValueError for what has no effect where no text is tested."""
-    usual = Settings()
-    given = [name for name in OF_FOUND if getattr(settings, name) != getattr(usual, name)]
-    if given or detector is not None:
-        raise ValueError(
-            f"{[*given, 'detector'][0]} belongs to found_at, which is missing; give e.g. found_at=1e-3, or leave it out"
-        )

@@ -77,10 +77,7 @@ def make_trial(
     """
     level = settings.found_at
     assert level is not None
-    if watermark is None:
-        raise ValueError("found_at needs a watermark to find, got None; give one, or leave found_at out")
-    if watermark.code is not None:
-        raise ValueError("found_at tests one bit, marked or not, got a watermark with a payload; leave one of them out")
+    watermark = check_markable(watermark)
     if detector is None:
         detector = Detector(tokenizer, watermark, level)
     if not isinstance(detector, Detector):
@@ -104,3 +101,12 @@ def check_reach(watermark: Watermark, level: float, most_tokens: int) -> None:
             f"found_at={level:g} takes at least {fewest} tokens that count, got texts of up to {most_tokens}; allow "
             "more new tokens, or choose a greater found_at"
         )
+
+
+def check_markable(watermark: Watermark | None) -> Watermark:
+    """The watermark; ValueError without one, and for one whose test is not that of one bit."""
+    if watermark is None:
+        raise ValueError("found_at needs a watermark to find, got None; give one, or leave found_at out")
+    if watermark.code is not None:
+        raise ValueError("found_at tests one bit, marked or not, got a watermark with a payload; leave one of them out")
+    return watermark

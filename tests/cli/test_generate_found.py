@@ -163,7 +163,7 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--found-at", "2"], "found_at must be a number in (0, 1), got 2.0"),
-        (["--found-at", "1e-3", "--watermark", "none"], "--found-at needs a watermark to find, got none"),
+        (["--found-at", "1e-3", "--watermark", "none"], "found_at needs a watermark to find, got None"),
         (["--found-at", "1e-3", "--max-attempts", "0"], "max_attempts must be an integer in [1, 100], got 0"),
         (["--found-at", "1e-3", "--strength", "0"], "needs a policy that can be strengthened"),
         (["--found-at", "1e-3", "--weights", "nowhere"], "or a file, found no nowhere"),

@@ -154,6 +154,9 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("generation", {"chat": 1}, "generation.chat must be True or False, got 1"),
         ("generation", {"slots": 4}, "generation has an unknown field 'slots'; known: max_new_tokens, min_new_tokens"),
         ("generation", {"mark_eos": "no"}, "generation.mark_eos must be True, False or None, got 'no'"),
+        ("generation", {"found_at": 2}, r"generation.found_at must be a number in \(0, 1\), got 2"),
+        ("generation", {"best_of": 2}, "generation.best_of belongs to found_at, which is missing"),
+        ("generation", {"on_unfound": "drop"}, "generation has an unknown field 'on_unfound'; known: max_new_tokens"),
         ("generation", {"tokens": 5}, "generation has an unknown field 'tokens'; known: max_new_tokens"),
     ],
 )

@@ -165,6 +165,21 @@ def test_other_settings_are_refused_by_cells_made_before(made: dict[str, Any], t
     runner({**made, "generation": {**made["generation"], "batch_size": 5}}, tmp_path, only=("*.hard.0",)).run()
 
 
+def test_marked_cells_are_tested_and_made_again(made: dict[str, Any], tmp_path: Path) -> None:
+    """Unmarked texts are not, and cells without found_at say nothing of it."""
+    asked = {"found_at": 0.05, "max_attempts": 3, "max_new_tokens": 30}
+    only = ("*.none", "*.soft.0")
+    work = runner({**made, "generation": {**made["generation"], **asked}}, tmp_path, only=only)
+    assert work.run() == 18
+    unmarked, marked = (Store(tmp_path).cell(name) for name in ("tiny.mine.none", "tiny.mine.kgw.soft.0"))
+    assert {line.attempts for line in unmarked.read()} == {1} and max(line.attempts for line in marked.read()) == 3
+    assert marked.manifest["generation"]["found_at"] == 0.05 and "found_at" not in unmarked.manifest["generation"]
+    work.score()
+    with pytest.raises(ValueError, match=r"soft.0 was made with generation .*'found_at': 0.05"):
+        other = {**made["generation"], **asked, "found_at": 0.01}
+        runner({**made, "generation": other}, tmp_path, only=only).run()
+
+
 def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: dict[str, Any], tmp_path: Path) -> None:
     runner(made, tmp_path, limit=1, only=("*.none", "*.hard.0")).run()
     for name, expected in (("tiny.mine.none", None), ("tiny.mine.kgw.hard.0", False)):
