@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
+from caw.decoding.row_settings import MAX_MARGIN
 from caw.detection.detector import Detector
+from caw.found.trial import FOUND_SHARE
 from caw.policies import Policy
 from caw.policies.base import MAX_STRENGTH
 from caw.policies.target import Target, read_target
@@ -46,7 +49,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings) -> list[Ef
     check_strong(policy)
     greatest, base = greatest_factor(watermark, policy), edit_margin(watermark, policy, settings.edits)
     numbers = range(1 - settings.best_of, 1 - settings.best_of + settings.max_attempts)
-    return [Effort(min(GROWTH**number, greatest), base + STEP * max(number, 0)) for number in numbers]
+    return [Effort(min(GROWTH**number, greatest), min(base + STEP * max(number, 0), MAX_MARGIN)) for number in numbers]
 
 
 def check_strong(policy: Policy) -> None:
@@ -67,10 +70,12 @@ def greatest_factor(watermark: Watermark, policy: Policy) -> float:
 def edit_margin(watermark: Watermark, policy: Policy, edits: float) -> float:
     """What has to be added to z, so that it is enough once this share of the tokens is deleted.
 
-    A piece of evidence is left if none of its window + 1 tokens is gone; z falls with the root of what is left.
+    A piece of evidence is left if none of its window + 1 tokens is gone; z falls with the root of what is left, and
+    chance, in what is left, moves it by about the root of what is gone: FOUND_SHARE of the draws have to be enough.
     """
     target = read_target(policy.target)
     if target is None:
         return 0.0
-    left = (1 - edits) ** (watermark.window + 1)
-    return max(0.0, (target.quantile + target.margin) * (left**-0.5 - 1))
+    left, needed = (1 - edits) ** (watermark.window + 1), target.quantile + target.margin
+    chance = NormalDist().inv_cdf(FOUND_SHARE) * (1 - left) ** 0.5
+    return min(max(0.0, (needed + chance) / left**0.5 - needed), MAX_MARGIN)

@@ -49,7 +49,10 @@ def test_the_margin_for_edits_is_what_deleting_takes_from_z() -> None:
         target = FIXED.target
         assert isinstance(target, Target)
         needed = target.quantile + target.margin
-        assert (needed + effort.margin) * (0.9**pieces) ** 0.5 == pytest.approx(needed)
+        left = 0.9**pieces
+        assert (needed + effort.margin) * left**0.5 == pytest.approx(needed + 1.2816 * (1 - left) ** 0.5, rel=1e-4)
+    assert efforts(KGW, FIXED, Settings(found_at=1e-3))[0].margin == 0
+    assert efforts(caw.EXP(key=1, context_width=64), FIXED, Settings(found_at=1e-3, edits=0.9))[-1].margin == 100
 
 
 def test_a_policy_without_a_target_gets_the_detectors() -> None:
