@@ -209,7 +209,7 @@ def test_the_lock_of_a_killed_process_blocks_nobody_though_its_child_lives(tmp_p
         "w = JsonlWriter(sys.argv[2])\n"
         "w.write({'id': 1})\n"
         "child = os.fork()\n"
-        "if child: print(child, flush=True)\n"
+        "if not child: print(os.getpid(), flush=True)\n"  # the child says so: by then it has let go of the file
         "time.sleep(600)\n"
     )
     package = Path(files.__file__).parents[1]
