@@ -13,6 +13,7 @@ import torch
 
 from caw import ops
 from caw.decoding.evidence import Evidence
+from caw.decoding.row_marks import in_row_order, rows_by_mark
 from caw.decoding.row_tensors import RowTensors
 from caw.decoding.state import DecodeState
 from caw.detection.weights import TokenWeights
@@ -121,17 +122,12 @@ class ClosedLoop:
         """
         count = tokens.shape[1]
         texts = torch.cat([contexts[:, None].expand(-1, count, -1), tokens[:, :, None]], dim=2)
-        groups: dict[Watermark, list[int]] = {}
-        for row, mark in enumerate(rows.marks):
-            groups.setdefault(mark or self.watermark, []).append(row)
-        if len(groups) == 1:
-            return _newest(texts, next(iter(groups)).score_tokens(texts.flatten()))
-        places = [torch.tensor(group, device=texts.device) for group in groups.values()]
-        parts = [
-            _newest(texts[at], mark.score_tokens(texts[at].flatten())) for mark, at in zip(groups, places, strict=True)
-        ]
-        order = torch.cat(places).argsort()
-        values, evidence, eligible = (torch.cat(columns)[order] for columns in zip(*parts, strict=True))
+        marks = [mark or self.watermark for mark in rows.marks]
+        if len(set(marks)) == 1:
+            return _newest(texts, marks[0].score_tokens(texts.flatten()))
+        groups = rows_by_mark(marks, texts.device)
+        parts = [_newest(texts[at], mark.score_tokens(texts[at].flatten())) for mark, at in groups]
+        values, evidence, eligible = in_row_order(groups, parts)
         return values, evidence, eligible
 
 

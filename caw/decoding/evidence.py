@@ -7,6 +7,7 @@ It says what the ids show. The text may be tokenised otherwise by its readers: o
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +50,7 @@ class Evidence:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return [self.seen, self.distinct, self.trials, self.score, self.standing, self.factors]
+        return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
     def start(self, rows: torch.Tensor) -> None:
         """New texts in `rows` (int64 [R])."""
@@ -71,10 +72,11 @@ class Evidence:
 
         level: int64 [B], its weight, None = 1. values: float64 [B], its score. moments: of an unmarked token's score.
         """
-        ops.count_evidence(*self.tensors[:5], evidence, first, level, values, *moments)
+        ops.count_evidence(
+            self.seen, self.distinct, self.trials, self.score, self.standing, evidence, first, level, values, *moments
+        )
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every row but these (int64 [B'], ascending), which move to the front of the same memory."""
-        names = ("seen", "distinct", "trials", "score", "standing", "factors")
-        for name, tensor in zip(names, self.tensors, strict=True):
-            setattr(self, name, kept_rows(tensor, rows))
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, kept_rows(getattr(self, field.name), rows))

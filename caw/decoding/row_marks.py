@@ -29,19 +29,30 @@ class RowMarks:
 
 def ladder_of_each(marks: Sequence[Watermark], position: Position, max_strength: float) -> Ladder:
     """The ladder of each row by its own watermark, which differ in nothing but their keys, in plain PyTorch."""
+    if len(set(marks)) == 1:
+        return marks[0].ladder(position, max_strength)
+    groups = rows_by_mark(marks, position.context.device)
+    parts = [mark.ladder(position.take(at), max_strength) for mark, at in groups]
+    width = max(part.candidates.shape[1] for part in parts)
+    candidates, needs, counts = in_row_order(groups, [_columns(part, width) for part in parts])
+    return Ladder(candidates, needs, counts, parts[0].rule, parts[0].full)
+
+
+Groups = list[tuple[Watermark, torch.Tensor]]
+
+
+def rows_by_mark(marks: Sequence[Watermark], device: torch.device) -> Groups:
+    """Each watermark once, with its rows (int64 [R], ascending)."""
     rows: dict[Watermark, list[int]] = {}
     for row, mark in enumerate(marks):
         rows.setdefault(mark, []).append(row)
-    if len(rows) == 1:
-        return marks[0].ladder(position, max_strength)
-    places = [torch.tensor(group, device=position.context.device) for group in rows.values()]
-    parts = [mark.ladder(position.take(at), max_strength) for mark, at in zip(rows, places, strict=True)]
-    width = max(part.candidates.shape[1] for part in parts)
-    order = torch.cat(places).argsort()
-    candidates, needs, counts = (
-        torch.cat(columns)[order] for columns in zip(*(_columns(part, width) for part in parts), strict=True)
-    )
-    return Ladder(candidates, needs, counts, parts[0].rule, parts[0].full)
+    return [(mark, torch.tensor(group, device=device)) for mark, group in rows.items()]
+
+
+def in_row_order(groups: Groups, parts: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """Columns [B, ...] of all rows from those of each group, whose rows stand in the group's order."""
+    order = torch.cat([rows for _, rows in groups]).argsort()
+    return tuple(torch.cat(columns)[order] for columns in zip(*parts, strict=True))
 
 
 def _columns(ladder: Ladder, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

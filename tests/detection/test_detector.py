@@ -11,22 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from detection.native_watermarks import ALL, IDS, REPETITIVE
 from scipy import stats
 
 from caw.detection import DetectionResult, Detector, detect
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram, Watermark
-
-ALL = [
-    KGW(key=1),
-    KGW(key=1, seeding="selfhash"),
-    KGW(key=1, context_width=3),
-    Unigram(key=1),
-    EXP(key=1),
-    EXP(key=1, context_width=6),
-]
-IDS = [f"{w.name}{w.window}" for w in ALL]
-REPETITIVE = [5, 6, 5, 6, 5, 6, 7, 5, 6, 7, 7, 7, 7]
 
 
 def test_detect_takes_what_a_detector_has() -> None:

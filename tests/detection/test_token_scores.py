@@ -7,21 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from detection.native_watermarks import ALL, IDS, REPETITIVE
 
 from caw.detection import detect, token_scores
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram, Watermark
-
-ALL = [
-    KGW(key=1),
-    KGW(key=1, seeding="selfhash"),
-    KGW(key=1, context_width=3),
-    Unigram(key=1),
-    EXP(key=1),
-    EXP(key=1, context_width=6),
-]
-IDS = [f"{w.name}{w.window}" for w in ALL]
-REPETITIVE = [5, 6, 5, 6, 5, 6, 7, 5, 6, 7, 7, 7, 7]
 
 
 def test_what_counts_once_in_a_text_that_repeats_itself() -> None:

@@ -128,14 +128,7 @@ def test_one_dynamo_graph_holds_the_step(llama: Any, watermark: str | None, poli
     """fullgraph, no recompilation, same results as the plain call in every step."""
     settings = {"slots": 2, "min_new_tokens": 3, "eos_token_ids": (2,), "mark_eos": False, **SAMPLING[sampling]}
     made = [started(llama, PROMPTS, kept(watermark), POLICIES[policy](llama), **settings) for _ in range(2)]
-    (plain_decoder, plain), (_, traced) = made
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda: traced(), fullgraph=True, backend="eager")
-    with torch.inference_mode(), plain_decoder.attention, torch._dynamo.config.patch(error_on_recompile=True):
-        for _ in range(STEPS):
-            plain()
-            compiled()
-            same_results(plain, traced)
+    one_graph(*made, steps=STEPS)
 
 
 @pytest.mark.parametrize("watermark", ["lefthash", "top_k", None])
@@ -143,24 +136,22 @@ def test_one_dynamo_graph_holds_texts_that_differ(llama: Any, watermark: str | N
     settings = {"slots": 2, "eos_token_ids": (2,), "mark_eos": False, "limits": OPEN}
     policy = POLICIES["capacity" if watermark else "fixed"](llama)
     made = [started(llama, PROMPTS, kept(watermark), policy, **settings) for _ in range(2)]
-    (plain_decoder, plain), (_, traced) = made
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda: traced(), fullgraph=True, backend="eager")
-    with torch.inference_mode(), plain_decoder.attention, torch._dynamo.config.patch(error_on_recompile=True):
-        for _ in range(4):
-            plain()
-            compiled()
-            same_results(plain, traced)
+    one_graph(*made, steps=4)
 
 
 @pytest.mark.slow
 def test_one_graph_for_every_architecture(model: Any) -> None:
     made = [started(model, PROMPTS, kept("top_k"), capacity_policy(model), slots=2) for _ in range(2)]
-    (plain_decoder, plain), (_, traced) = made
+    one_graph(*made, steps=4)
+
+
+def one_graph(reference: Any, other: Any, *, steps: int) -> None:
+    """Two (decoder, step) that began alike: the second, traced, goes on as the first does."""
+    (plain_decoder, plain), (_, traced) = reference, other
     torch._dynamo.reset()
     compiled = torch.compile(lambda: traced(), fullgraph=True, backend="eager")
     with torch.inference_mode(), plain_decoder.attention, torch._dynamo.config.patch(error_on_recompile=True):
-        for _ in range(4):
+        for _ in range(steps):
             plain()
             compiled()
             same_results(plain, traced)
