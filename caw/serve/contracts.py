@@ -1,0 +1,141 @@
+"""What the server asks of a registry of keys and of a log of receipts; `caw.registry` has those that keep a database.
+
+Everything here is called from several threads at once, never from the event loop, so it may wait for a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from caw.checks import require_bool, require_int, require_number
+
+Key = int | str | bytes  # what a watermark takes
+Ending = Literal["complete", "cancelled", "failed"]
+
+
+@dataclass(frozen=True)
+class MarkKey:
+    """A key that marks, or did once. id: names it in receipts and reports, and says nothing of it."""
+
+    id: str
+    key: Key = field(repr=False)
+
+
+@dataclass(frozen=True)
+class MarkRules:
+    """What of a tenant's texts is marked; by default all of it.
+
+    found_at: p-value at which a text is tested before it leaves, None = no test. strength_factor: of the policy's
+    strength. exempt_below: requests whose greatest number of new tokens is smaller are not marked. exempt_json,
+    exempt_tools, exempt_thinking: whether answers in JSON mode, tool calls and thinking sections are left unmarked.
+
+    Raises TypeError or ValueError naming the rule.
+    """
+
+    found_at: float | None = None
+    strength_factor: float = 1.0
+    exempt_below: int = 0
+    exempt_json: bool = False
+    exempt_tools: bool = False
+    exempt_thinking: bool = False
+
+    def __post_init__(self) -> None:
+        if self.found_at is not None:
+            require_number("found_at", self.found_at, 0, 1, closed=False)
+        require_number("strength_factor", self.strength_factor, 0, 100, closed=True)
+        if self.strength_factor == 0:
+            raise ValueError("strength_factor must be above 0, got 0, which marks nothing; use a key that may opt out")
+        require_int("exempt_below", self.exempt_below, 0, 1 << 24)
+        for name in ("exempt_json", "exempt_tools", "exempt_thinking"):
+            require_bool(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Who asks, and how their texts are marked.
+
+    key: the one that marks now. rules: None = the server's. may_opt_out: whether a request may ask for no mark.
+    """
+
+    id: str
+    key: MarkKey
+    rules: MarkRules | None = None
+    may_opt_out: bool = False
+
+
+class KeyDirectory(Protocol):
+    """Who may ask, and which keys are theirs."""
+
+    def tenant_for(self, bearer: str | None) -> Tenant | None:
+        """The tenant of an API key (None = the request had none); None for a stranger. Constant time in the secret.
+
+        Raises where the tenant has no key that marks now: the request then fails, and nothing leaves unmarked.
+        """
+
+    def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
+        """Every key that a text of the tenant may be marked with, old ones too, the current first; None = the public's.
+
+        Empty where there are none.
+        """
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is known of a text before its first byte leaves.
+
+    id: of the receipt, a random UUID. request: id that the client gets. choice: number of the text in its request.
+    key_id: of the key that marks, "" where nothing does. unmarked: why nothing marks, "" where something does.
+    watermark, policy: with their numbers. found_at: p-value that the text is to reach, None = no test. time: Unix, s.
+    """
+
+    id: str
+    request: str
+    choice: int
+    tenant: str
+    key_id: str
+    model: str
+    watermark: str
+    policy: str
+    unmarked: str
+    found_at: float | None
+    time: float
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What is known of a text once all of it has been decided, before the client learns that it is complete.
+
+    ending: "cancelled" where the client left, "failed" where the server gave up; then the rest is of what was sent.
+    finish_reason: the client's; "" where there is none. p_value, found: what the test said, None without one; reason:
+    why it was not found. attempts: how often the text was made. tokens: new ones. digest: SHA-256 of the text's UTF-8,
+    in hex. time: Unix, s.
+    """
+
+    ending: Ending
+    finish_reason: str
+    p_value: float | None
+    found: bool | None
+    reason: str
+    attempts: int
+    tokens: int
+    digest: str
+    time: float
+
+
+class ReceiptHandle(Protocol):
+    """A receipt that has begun."""
+
+    def close(self, closed: Closed) -> None:
+        """Make the rest durable before returning; raises where that fails. Called once."""
+
+
+class ReceiptLog(Protocol):
+    """Keeps a receipt of every text, never the text."""
+
+    def begin(self, begun: Begun) -> ReceiptHandle:
+        """Make the beginning durable before returning; raises where that fails, and then no byte leaves."""
+
+    def check(self) -> None:
+        """Raise OSError in one sentence where no receipt could be written now; `/health` asks."""
