@@ -27,13 +27,15 @@ class Answer:
     tokens: int
     marked: float
     changed: float
+    attempts: int = 1
+    found: bool | None = None
 
     @classmethod
     def of(cls, made: Generation) -> Answer:
         short = made.answer if made.answer is None or len(made.answer) <= LONGEST_ANSWER else None
         return cls(
             made.id, short, made.extraction, made.correct, made.finish_reason, len(made.tokens), made.marked,
-            made.changed,
+            made.changed, made.attempts, made.found,
         )  # fmt: skip
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.prompts import accept_prompts
 from caw.decoding.row_settings import RowSettings
+from caw.detection import Detector
 from caw.entrance import GenerationResult, stream_results
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -25,6 +26,7 @@ def generate_every(
     policy: Policy | None = None,
     report: Callable[[str], None] | None = None,
     prompt_cache: PromptCache | None = None,
+    detector: Detector | None = None,
 ) -> Iterator[GenerationResult]:
     """A result for every prompt, not in their order; one that cannot be continued has its complaint in `error`.
 
@@ -34,5 +36,13 @@ def generate_every(
     row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)
     accepted = accept_prompts(tokenizer, prompts, facts, row, chat=settings.chat)
     return stream_results(
-        model, tokenizer, accepted, watermark, policy, settings, report=report, prompt_cache=prompt_cache
+        model,
+        tokenizer,
+        accepted,
+        watermark,
+        policy,
+        settings,
+        report=report,
+        prompt_cache=prompt_cache,
+        detector=detector,
     )

@@ -10,13 +10,15 @@ import fnmatch
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caw.checks import require_number
 from caw.defaults import THETA
 from caw.evaluation.tasks import Task
 from caw.evaluator import default_beta
+from caw.found.early import refuse_idle
+from caw.found.selection import Consensus
 from caw.io.unicode import is_unicode
 from caw.policies import Policy
 from caw.policies.registry import POLICIES, make_policy
@@ -26,6 +28,7 @@ from caw.watermarks import Watermark
 from caw.watermarks.registry import WATERMARKS, watermark_class
 
 NONE, ANY = "none", "*"
+WEIGHTS, BY_ANSWER = "weights", "answer"  # of a policy's `found`
 BATCH = 8  # sequences decoded at once unless the config says otherwise
 
 
@@ -57,11 +60,17 @@ class WatermarkSpec:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """kind: one of POLICIES. parameters: its own and the watermark's strength. by_watermark: those of one watermark."""
+    """kind: one of POLICIES. parameters: its own and the watermark's strength. by_watermark: those of one watermark.
+
+    found: how its texts are tested and made again, instead of what the config's `generation` says; settings of
+    `caw.Settings` from found_at on. `select: answer` is `Consensus` about the answers that the task reads;
+    `weights: true` tests with the model's weights per token.
+    """
 
     kind: str
     parameters: dict[str, Any] = field(default_factory=dict)
     by_watermark: dict[str, dict[str, Any]] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)
 
     def for_watermark(self, name: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """(the policy's parameters, the watermark's strength) for use with this watermark.
@@ -183,6 +192,26 @@ class Config:
         parameters = self.policy_parameters(plan)
         return self.policies[plan.policy].build(parameters, parameters.get("evaluator"))
 
+    def settings(self, plan: CellPlan) -> Settings:
+        """How the texts of a cell are made: those of unmarked ones are not tested.
+
+        Raises TypeError or ValueError for a policy's `found` that cannot be.
+        """
+        if plan.policy is None:
+            return self.generation.untested()
+        given = {name: value for name, value in self.policies[plan.policy].found.items() if name != WEIGHTS}
+        if given.get("select") == BY_ANSWER:
+            task = self.tasks[plan.task]
+            given["select"] = Consensus(lambda text: task.grade(text, "").answer)
+        settings = replace(self.generation, **given)
+        refuse_idle(settings)
+        return settings
+
+    def tested_with(self, plan: CellPlan) -> str | None:
+        """The weights per token with which the texts of a cell are tested before they leave; None = none."""
+        weighted = plan.policy is not None and self.policies[plan.policy].found.get(WEIGHTS)
+        return self.models[plan.model].weights if weighted else None
+
     def plan(self) -> list[CellPlan]:
         """Cells in the order of `runs`; unmarked texts come before the first marked ones they are compared with.
 
@@ -221,6 +250,9 @@ class Config:
             try:
                 mark, parameters = self.watermark(plan), self.policy_parameters(plan)
                 spec = self.policies[plan.policy]
+                self.settings(plan)
+                if spec.found.get(WEIGHTS) and self.models[plan.model].weights is None:
+                    raise ValueError(f"found.weights needs the weights of model {plan.model}, got none; name its table")
                 if spec.kind == "capacity":
                     if not parameters.get("evaluator"):
                         raise ValueError(f"needs an evaluator for model {plan.model}, got none; name its weights")

@@ -16,6 +16,7 @@ from caw.evaluation.config import (
     ANY,
     BATCH,
     NONE,
+    WEIGHTS,
     Config,
     ModelSpec,
     PolicySpec,
@@ -33,10 +34,12 @@ from caw.watermarks.registry import WATERMARKS, watermark_arguments
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 TASK_FIELDS = {"reference": "reference_field", "grade": "grade_by", "stop": "stops"}  # in the file -> in the class
+FOUND = "found"  # of a policy: how its texts are tested and made again
+OF_TEST = ("found_at", "max_attempts", "best_of", "select", "edits")
 # the fields of `Settings` that a config may set; how the tree is run and traced is the evaluation's own choice
 GENERATION = (
     "max_new_tokens", "min_new_tokens", "batch_size", "do_sample", "temperature", "top_k", "top_p", "seed", "chat",
-    "mark_eos", "found_at", "max_attempts", "best_of", "select", "edits",
+    "mark_eos", *OF_TEST,
 )  # fmt: skip
 
 
@@ -155,9 +158,13 @@ def _policy(value: dict[str, Any], where: str, marks: Mapping[str, WatermarkSpec
         if isinstance(value.get(name), Mapping):
             by_watermark[name] = names_now(kind, value[name], f"{where}.{name}")
             _only(by_watermark[name], f"{where}.{name}", [*own, *WATERMARKS[marks[name].kind].strength])
-    parameters = {k: v for k, v in value.items() if k != "kind" and k not in by_watermark}
+    found = _mapping(value.get(FOUND) or {}, f"{where}.{FOUND}")
+    _only(found, f"{where}.{FOUND}", [*OF_TEST, WEIGHTS])
+    if not isinstance(found.get(WEIGHTS, False), bool):
+        raise ValueError(f"{where}.{FOUND}.{WEIGHTS} must be true or false, got {found[WEIGHTS]!r}; leave it out")
+    parameters = {k: v for k, v in value.items() if k not in ("kind", FOUND) and k not in by_watermark}
     _only(parameters, where, [*own, *strengths, *marks])
-    return PolicySpec(kind, parameters, by_watermark)
+    return PolicySpec(kind, parameters, by_watermark, found)
 
 
 def _kind(value: Mapping[str, Any], where: str, known: Mapping[str, Any]) -> str:

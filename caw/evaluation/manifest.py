@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.decoding.plan_defaults import marks_eos
-from caw.evaluation.config import CellPlan, Config
+from caw.evaluation.config import BY_ANSWER, WEIGHTS, CellPlan, Config
 from caw.settings import Settings
 
 
@@ -33,7 +33,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     marked_ends = marks_eos(config.generation.mark_eos, config.watermark(plan))
     return {
         **made,
-        "generation": {**made["generation"], "mark_eos": marked_ends, **config.generation.tested()},
+        "generation": {**made["generation"], "mark_eos": marked_ends, **tested(config, plan)},
         "watermark": plan.watermark,
         "watermark_parameters": {"kind": spec.kind, **spec.parameters, **strength},
         "policy": plan.policy,
@@ -41,6 +41,17 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
         "key": plan.key,
         "key_id": config.watermark(plan).key_id,
     }
+
+
+def tested(config: Config, plan: CellPlan) -> dict[str, Any]:
+    """How the texts of a marked cell are tested and made again; nothing where they are not."""
+    assert plan.policy is not None
+    settings = config.settings(plan).tested()
+    if not settings:
+        return {}
+    named = {"select": BY_ANSWER} if callable(settings["select"]) else {}
+    weights = config.tested_with(plan)
+    return {**settings, **named, **({} if weights is None else {WEIGHTS: Path(weights).name})}
 
 
 def _of_text(settings: Settings) -> dict[str, Any]:

@@ -101,6 +101,9 @@ class Results:
         }
         if group[2] is not None:
             row |= self.detection(plans, "none")
+        tested = [g.found for g in made if g.found is not None]
+        if tested:
+            row |= {"found": _share(tested), "attempts": float(np.mean([g.attempts for g in made]))}
         row["command"] = "; ".join(dict.fromkeys(map(self.source.command, runs)))
         row["runs"] = runs
         return row

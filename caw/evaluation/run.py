@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from caw.decoding.prompt_cache import PromptCache
+from caw.detection import Detector
 from caw.entrance import GenerationResult
 from caw.evaluation import provenance
 from caw.evaluation.bulk import generate_every
@@ -141,7 +142,7 @@ class Runner:
         with cell.writer(self.shard.rank) as writer:
             todo = self.todo(plan)  # another process may have written some until this one held the file
             prompts = self.prompts(loaded, plan.task, again)
-            for result in self.results(todo, task, loaded, mark, policy, bar, prompts) if todo else ():
+            for result in self.results(todo, plan, loaded, mark, policy, bar, prompts) if todo else ():
                 line = asdict(answer_of(todo[result.index], result, task, run))
                 writer.write(line)
                 tokens += len(result.tokens)
@@ -179,7 +180,7 @@ class Runner:
     def results(
         self,
         todo: Sequence[Question],
-        task: Task,
+        plan: CellPlan,
         loaded: Loaded,
         mark: Watermark | None,
         policy: Policy | None,
@@ -187,11 +188,13 @@ class Runner:
         prompts: PromptCache | None,
     ) -> Iterator[GenerationResult]:
         """Answers to all questions in one call, which reads the examples that their prompts share only once."""
-        asked = self.config.generation if mark is not None else self.config.generation.untested()
-        settings = replace(asked, stop=task.stop or None, return_trace=mark is not None)
+        stop = self.config.tasks[plan.task].stop or None
+        settings = replace(self.config.settings(plan), stop=stop, return_trace=mark is not None)
+        weights = self.config.tested_with(plan)
+        detector = Detector(loaded.tokenizer, mark, weights=weights) if mark is not None and weights else None
         return generate_every(
             loaded.model, loaded.tokenizer, [question.prompt for question in todo], settings, watermark=mark,
-            policy=policy, report=bar.note, prompt_cache=prompts,
+            policy=policy, report=bar.note, prompt_cache=prompts, detector=detector,
         )  # fmt: skip
 
     def prompts(self, loaded: Loaded, task: str, again: bool) -> PromptCache | None:
@@ -255,8 +258,9 @@ def answer_of(question: Question, result: GenerationResult, task: Task, run: str
     length = len(trace) if trace is not None else 0
     marked = sum(s > 0 for s in trace.strength) / length if trace is not None and length else 0.0
     changed = sum(c > 0 for c in trace.choice) / length if trace is not None and length else 0.0
+    receipt = result.receipt
     return Generation(
         question.id, tuple(result.tokens), result.text, result.finish_reason, graded.answer, graded.correct,
         graded.text, round(marked, 6), round(changed, 6), graded.extraction, run, result.error,
-        result.receipt.attempts if result.receipt is not None else 1,
+        *((receipt.attempts, receipt.found) if receipt is not None else ()),
     )  # fmt: skip

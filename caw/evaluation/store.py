@@ -52,6 +52,7 @@ class Generation:
     it is the right answer. truncated_text: the text up to the end of its answer, which is graded and tested for marks.
     marked, changed: share of tokens of strength above 0, and of tokens that are not the model's own choice.
     run: id of the record in runs/ that says how it was made. attempts: how often it was made (with found_at).
+    found: whether the text as it left was found then; None = it was not tested.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Generation:
     run: str = ""
     error: str = ""
     attempts: int = 1
+    found: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ A margin leaves room for both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -190,5 +191,28 @@ class Target:
 
 
 def read_target(value: Any) -> Target | None:
-    """The target that a p-value means; raises TypeError or ValueError naming the argument."""
-    return value if value is None or isinstance(value, Target) else Target(value)
+    """The target that a p-value means, or a mapping as `Target.described` gives it, whose law is a name or a mapping.
+
+    Raises TypeError or ValueError naming the argument.
+    """
+    if value is None or isinstance(value, Target):
+        return value
+    if not isinstance(value, Mapping):
+        return Target(value)
+    law = value.get("law", "stop")
+    if isinstance(law, Mapping):
+        kind = law.get("name")
+        if kind not in LAWS:
+            raise ValueError(f"law.name must be one of {', '.join(LAWS)}, got {shown(kind)}; use 'stop'")
+        law = _made(LAWS[kind], "law", {name: given for name, given in law.items() if name != "name"})
+    return _made(Target, "target", {**value, "law": law})
+
+
+def _made(kind: Any, what: str, given: Mapping[str, Any]) -> Any:
+    known = [field.name for field in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} has an unknown field {shown(name)}; known: {', '.join(known) or 'none'}")
+    if "p_value" in known and "p_value" not in given:
+        raise ValueError("target must have p_value, found none; give e.g. p_value: 0.001")
+    return kind(**given)

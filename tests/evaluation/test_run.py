@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from evaluation.tiny_run import CELLS, runner, texts
@@ -178,6 +179,25 @@ def test_marked_cells_are_tested_and_made_again(made: dict[str, Any], tmp_path: 
     with pytest.raises(ValueError, match=r"soft.0 was made with generation .*'found_at': 0.05"):
         other = {**made["generation"], **asked, "found_at": 0.01}
         runner({**made, "generation": other}, tmp_path, only=only).run()
+
+
+def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_path: Path) -> None:
+    """One cell is made again until it is found, chosen by the answers that the task reads; the other is made once."""
+    found = {"found_at": 0.05, "max_attempts": 3, "best_of": 2, "select": "answer"}
+    policies = {**made["policies"], "soft": {**made["policies"]["soft"], "found": found}}
+    other = {**made, "policies": policies, "generation": {**made["generation"], "max_new_tokens": 30}}
+    work = runner(other, tmp_path, only=("*.none", "*.soft.0", "*.hard.0"))
+    work.run()
+    soft, hard = (Store(tmp_path).cell(f"tiny.mine.kgw.{name}.0") for name in ("soft", "hard"))
+    assert {line.attempts for line in soft.read()} == {2, 3} and {line.attempts for line in hard.read()} == {1}
+    assert {line.found for line in soft.read()} == {True, False} and {line.found for line in hard.read()} == {None}
+    assert soft.manifest["generation"]["select"] == "answer" and "found_at" not in hard.manifest["generation"]
+    work.score()
+    rows = {row["policy"]: row for row in Store(tmp_path).results["rows"]}
+    made_soft = soft.read()
+    assert rows["soft"]["found"] == pytest.approx(np.mean([line.found for line in made_soft]), abs=1e-5)
+    assert rows["soft"]["attempts"] == pytest.approx(np.mean([line.attempts for line in made_soft]), abs=1e-5)
+    assert "attempts" not in rows["hard"]
 
 
 def test_texts_from_before_ends_were_kept_count_as_marked_at_their_ends(made: dict[str, Any], tmp_path: Path) -> None:

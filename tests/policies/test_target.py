@@ -12,7 +12,7 @@ import torch
 import caw
 from caw.cli.options import describe
 from caw.policies import Deficit, Lagrangian, Stop, Target
-from caw.policies.target import EARLY, MARGIN, Law, Standing
+from caw.policies.target import EARLY, MARGIN, Law, Standing, read_target
 
 
 def standing(z: list[float], needed: float = 3.0, tokens: int = 92, budget: int = 200) -> Standing:
@@ -87,6 +87,7 @@ def test_the_greatest_strength_follows_the_law() -> None:
 )
 def test_output_lines_say_what_differs(target: Target, shown: Any) -> None:
     described = describe(caw.FixedStrength(target=target))
+    assert read_target(shown) == target
     assert json.loads(json.dumps(described)) == {"name": "fixed", "strength": 1.0, "target": shown}
 
 

@@ -62,6 +62,7 @@ def sections(data: ReportData) -> Iterator[Section]:
             "accuracy; dashed: unmarked texts."
         )
         yield Section(f"Trade-off: {task}", (), _drawn(f"pareto-{task}", plots.pareto(data, task)), caption)
+    yield Section("What marks cost", (tables.cost_table(data),))
     yield Section("Detection in detail", (tables.detection_table(data),))
     yield Section("Accuracy at equal detection", (tables.equal_detection_table(data),))
     yield Section("Paired comparisons", (tables.comparison_table(data),))

@@ -142,6 +142,33 @@ def _count(value: Any) -> str:
     return DASH if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
+def cost_table(data: ReportData) -> Table:
+    """What each setting's marks cost in accuracy and decodes, and how many of its texts they make findable."""
+    differences = {
+        Setting(r["model"], r["task"], r["watermark"], r["a"]): r for r in data.comparisons if r["b"] == NONE
+    }
+    rows = []
+    for setting in data.settings():
+        row, against = data.row(setting), differences.get(setting)
+        if against is None:
+            continue
+        weighted = row.get("weighted") or {}
+        rows.append((
+            setting.model, setting.task, data.label(setting), str(row.get("keys") or DASH), number(row["accuracy"]),
+            with_interval(against["difference"], against["difference_ci"]),
+            *(number(source.get(f"tpr_at_fpr_{at}")) for source in (row, weighted) for at in ("1e2", "1e3")),
+            number(row.get("found")), number(row.get("attempts", 1.0), 2), number(row.get("changed")),
+        ))  # fmt: skip
+    header = ("model", "task", "setting", "keys", "accuracy", "minus unmarked", "found at 1 %", "at 0.1 %",
+              "weighted, 1 %", "weighted, 0.1 %", "found as it left", "decodes", "tokens changed")  # fmt: skip
+    note = (
+        "Accuracy minus that of the same model's unmarked answers, with a 95 % interval over questions. Found: share "
+        "of texts with an exact p-value of at most the level, up to the end of the answer. Found as it left: by the "
+        "test that decided whether the whole text was made again. Decodes: a text, mean."
+    )
+    return Table("What marks cost", header, tuple(rows), note)
+
+
 def equal_detection_table(data: ReportData) -> Table:
     """Accuracy of each policy minus that of a fixed strength that is found equally well."""
     measures = {"tpr_at_fpr_1e2": "TPR at 1 %", "tpr_at_fpr_1e3": "TPR at 0.1 %", "z_mean": "mean z"}
