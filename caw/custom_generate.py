@@ -18,6 +18,7 @@ from caw.decoding.plan_defaults import candidate_slots
 from caw.decoding.prompts import PromptWarning, Remark, fit_budget
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
+from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
 from caw.decoding.workload import Workload
 from caw.io.warn import warn_caller
@@ -99,10 +100,10 @@ def _outputs(
     """New tokens of each row."""
     outputs: list[list[int]] = [[] for _ in prompts]
 
-    def on_token(index: int, tokens: list[int]) -> bool:
+    def on_token(sequence: ActiveSequence) -> bool:
         if streamer is not None:
-            streamer.put(torch.tensor(tokens[-1:]))
-        row = torch.cat([input_ids[index], input_ids.new_tensor(tokens)])[None]
+            streamer.put(torch.tensor(sequence.tokens[-1:]))
+        row = torch.cat([input_ids[sequence.index], input_ids.new_tensor(sequence.tokens)])[None]
         return bool(stopping_criteria(row, None).all()) if stopping_criteria else False
 
     if streamer is not None:

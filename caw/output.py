@@ -72,10 +72,10 @@ def results_of(
     """A result for every prompt, after a first value that says it has begun; the streamer is ended whatever happens."""
     with_trace = decoder.plan.settings.return_trace
 
-    def on_token(index: int, tokens: list[int]) -> bool:
+    def on_token(sequence: ActiveSequence) -> bool:
         if streamer is not None:
-            streamer.put(torch.tensor(tokens[-1:]))
-        return stops.reached(tokens)
+            streamer.put(torch.tensor(sequence.tokens[-1:]))
+        return stops.reached(sequence.tokens)
 
     started: Any = None
     sequences = decoder.run(attempts.first, on_token)

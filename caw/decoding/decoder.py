@@ -27,8 +27,7 @@ from caw.decoding.waiting import Waiting
 from caw.forking import survive_forks
 from caw.models.eval_mode import EvalMode
 
-# called with (index of the prompt, its tokens so far) after each token; True ends the sequence
-StopCheck = Callable[[int, list[int]], bool]
+StopCheck = Callable[[ActiveSequence], bool]  # called after each token; True ends the sequence
 Row = ActiveSequence | None
 
 
@@ -39,10 +38,13 @@ class Decoder:
         model: a transformers causal LM; it uses this library's attention, and is in eval mode, only while `run`
             computes.
         report: called with what is being prepared, "" when that is done.
+        waiting: where requests wait; None = a queue of its own.
     """
 
-    def __init__(self, model: Any, plan: Plan, report: Callable[[str], None] | None = None) -> None:
-        self.model, self.plan, self.report, self.waiting = model, plan, report, Waiting(plan)
+    def __init__(
+        self, model: Any, plan: Plan, report: Callable[[str], None] | None = None, waiting: Waiting | None = None
+    ) -> None:
+        self.model, self.plan, self.report, self.waiting = model, plan, report, waiting or Waiting(plan)
         facts = plan.facts
         if plan.prompt_cache is not None:
             plan.prompt_cache.bind(model, facts.device, plan.spare_memory)
@@ -80,11 +82,9 @@ class Decoder:
         self.waiting.begin()
         steps = self.steps()
         try:
-            while True:
+            while self.waiting.more(idle=all(row is None for row in self.rows)):
                 with self.lock, self._on_device(), self.mode, self.attention, self.linears:
                     self._refill()
-                    if all(row is None for row in self.rows):
-                        return
                     self._read_again()
                     results = steps.advance(self.rows)
                 for result, rows in results:
@@ -148,7 +148,9 @@ class Decoder:
                 sequence.fail(self._not_finite(len(sequence.tokens) + 1))
             elif emitted[number]:
                 sequence.add(tokens[number], trace(number) if trace else None)
-                if on_token is not None and on_token(sequence.index, sequence.tokens):
+                if result.log_probs is not None and sequence.request.row.log_probs:
+                    sequence.log_probs.append(result.log_probs.of_row(number))
+                if on_token is not None and on_token(sequence):
                     sequence.stop()
             if sequence.finish_reason:
                 self._free(sequence)

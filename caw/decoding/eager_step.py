@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,20 +10,38 @@ import torch
 
 from caw.decoding.forward.branching import forward_all, forward_packed
 from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.plan import Plan
 from caw.decoding.row_marks import ladder_of_each
+from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
 from caw.decoding.step_result import StepResult
+from caw.decoding.warping import Warping
 from caw.record import Record
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
 
 
 class EagerStep(Step):
-    """Carries only candidates that some strength can reach, and reads a second record only where the choice differs."""
+    """Carries only candidates that some strength can reach, and reads a second record only where the choice differs.
+
+    Only rows that sample draw, and only those that want it are cut to top-k and top-p.
+    """
+
+    def __init__(self, model: Any, plan: Plan) -> None:
+        own = dataclasses.replace(plan.warper, sparse=True) if isinstance(plan.warper, Warping) else plan.warper
+        super().__init__(model, dataclasses.replace(plan, warper=own))
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         return bool(rows.any())
+
+    def perturbed(self, noise: GumbelNoise, state: DecodeState, warped: torch.Tensor) -> torch.Tensor:
+        rows = state.rows
+        some = (rows.sampled & state.active).nonzero()[:, 0]
+        if not some.numel():
+            return warped
+        draws = noise(rows.noise_keys[some], state.streams[some], state.counts[some], warped.shape[1])
+        return warped.index_add(0, some, draws)
 
     def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
         assert self.watermark is not None

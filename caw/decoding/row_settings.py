@@ -24,6 +24,7 @@ class RowSettings:
     strength_factor: every strength that the policy gives is multiplied by it; 0 leaves the text unmarked.
     margin: what is added to the z that the policy's target takes; means nothing without a target.
     key: of its watermark, in place of the key that the call's watermark has; None = that one.
+    log_probs: whether to keep what the unmarked model says of each token.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -39,6 +40,7 @@ class RowSettings:
     strength_factor: float = 1.0
     margin: float = 0.0
     key: RowKey | None = field(default=None, repr=False)
+    log_probs: bool = False
 
     def __post_init__(self) -> None:
         check_row(self)
@@ -75,7 +77,7 @@ class RowLimits:
     minimum: whether a text may have min_new_tokens. max_new_tokens: the most new tokens.
     ends: M, the most end tokens of a text, those of the model included where it asks for no others.
     strength_factor: the greatest. factors: whether texts may differ in it.
-    keys: whether texts may bring keys of their own.
+    keys: whether texts may bring keys of their own. log_probs: whether a text may ask for them.
     """
 
     samples: bool = True
@@ -89,6 +91,7 @@ class RowLimits:
     strength_factor: float = 1.0
     factors: bool = True
     keys: bool = True
+    log_probs: bool = False
 
     @classmethod
     def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int]) -> RowLimits:
@@ -107,6 +110,7 @@ class RowLimits:
             strength_factor=max(factors),
             factors=len(factors) > 1,
             keys=any(row.key is not None for row in rows),
+            log_probs=any(row.log_probs for row in rows),
         )
 
     def check(self, row: RowSettings, model_ends: Sequence[int]) -> None:

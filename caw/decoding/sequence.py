@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from caw.decoding.request import Request
-from caw.decoding.trace import SequenceTrace, TokenTrace
+from caw.decoding.trace import SequenceTrace, TokenLogProbs, TokenTrace
 
 
 @dataclass(eq=False)
@@ -13,6 +13,7 @@ class ActiveSequence:
     """A sequence being decoded: which request, what came out, why it ended ("eos", "length", "stop", "error" or "").
 
     ends: token ids that end it. error: what was wrong, with no tokens; else empty.
+    log_probs: of each token, where the request asks for them.
     """
 
     index: int
@@ -20,6 +21,7 @@ class ActiveSequence:
     ends: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)
     trace: SequenceTrace = field(default_factory=SequenceTrace)
+    log_probs: list[TokenLogProbs] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
 
@@ -40,11 +42,17 @@ class ActiveSequence:
 
     def fail(self, error: str) -> None:
         """End it without tokens."""
-        self.finish_reason, self.error, self.tokens, self.trace = "error", error, [], SequenceTrace()
+        self.finish_reason, self.error, self.tokens, self.trace, self.log_probs = (
+            "error",
+            error,
+            [],
+            SequenceTrace(),
+            [],
+        )
 
     def withhold(self) -> None:
         """Its text does not leave."""
-        self.finish_reason, self.tokens, self.trace = "unfound", [], SequenceTrace()
+        self.finish_reason, self.tokens, self.trace, self.log_probs = "unfound", [], SequenceTrace(), []
 
     @property
     def visible(self) -> list[int]:

@@ -20,7 +20,7 @@ from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
-from caw.decoding.step_result import StepResult
+from caw.decoding.step_result import LogProbs, StepResult
 from caw.evaluator import Evaluator
 from caw.policies import CapacityPolicy, Signals
 from caw.record import RECORD_SIZE, Record
@@ -83,10 +83,7 @@ class Step(ABC):
                 warped = rows.without_ends(warped, too_early)
         if self.plan.warper is not None:
             warped = self.plan.warper(warped, state)
-        if self.noise is None:
-            return warped, warped
-        scores = warped + self.noise(rows.noise_keys, state.streams, state.counts, warped.shape[1])
-        return torch.where(rows.sampled[:, None], scores, warped) if self.limits.greedy else scores, warped
+        return warped if self.noise is None else self.perturbed(self.noise, state, warped), warped
 
     # 2.-5. Look ahead, evaluate, strength, select, commit --------------------------------------------------------
 
@@ -176,13 +173,18 @@ class Step(ABC):
         # the logsumexp of a row with a NaN or +inf anywhere is one too: no second look at the logits
         broken = state.active & ~state.current.logsumexp.isfinite()
         shown = ladder.candidates, ladder.counts, strength, capacity
-        return StepResult(emitted, tokens, choice, *shown, broken, forwarded)
+        said = LogProbs.of(state, tokens) if self.limits.log_probs else None
+        return StepResult(emitted, tokens, choice, *shown, broken, forwarded, said)
 
     # What a kind of step decides -----------------------------------------------------------------------------------
 
     @abstractmethod
     def worth_doing(self, rows: torch.Tensor) -> bool:
         """Whether to do what changes only these rows (bool [B])."""
+
+    @abstractmethod
+    def perturbed(self, noise: GumbelNoise, state: DecodeState, warped: torch.Tensor) -> torch.Tensor:
+        """Warped logits [B, V], with the draws of the rows that sample."""
 
     @abstractmethod
     def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:

@@ -7,7 +7,36 @@ from dataclasses import dataclass
 
 import torch
 
-from caw.decoding.trace import TokenTrace
+from caw.decoding.state import DecodeState
+from caw.decoding.trace import TokenLogProbs, TokenTrace
+
+ALTERNATIVES = 20  # likeliest tokens of which log-probabilities are kept; the most that OpenAI's interface gives
+
+
+@dataclass
+class LogProbs:
+    """What the unmarked model says of the tokens of a step, at temperature 1.
+
+    ids: int64 [B, N], the likeliest tokens, ties to the smaller id; -1 where there are fewer.
+    values: float32 [B, 1 + N], nats: of the token emitted, then of those.
+    """
+
+    ids: torch.Tensor
+    values: torch.Tensor
+
+    @classmethod
+    def of(cls, state: DecodeState, tokens: torch.Tensor) -> LogProbs:
+        """Of tokens int64 [B], chosen from the state's logits; N = ALTERNATIVES."""
+        record = state.current
+        chosen = state.logits.gather(1, tokens[:, None])
+        values = torch.cat([chosen, record.values[:, :ALTERNATIVES]], dim=1) - record.logsumexp[:, None]
+        return cls(record.ids[:, :ALTERNATIVES].clone(), values)
+
+    def of_row(self, row: int) -> TokenLogProbs:
+        """Those of a row, by its number; reads them from the device."""
+        own, *others = self.values[row].tolist()
+        ids = self.ids[row].tolist()
+        return TokenLogProbs(own, tuple((token, value) for token, value in zip(ids, others, strict=True) if token >= 0))
 
 
 @dataclass
@@ -19,6 +48,7 @@ class StepResult:
     strength, capacity: float32; capacity is NaN where it was not evaluated.
     broken: bool [B], whether the logits the choice was made from were NaN or infinite, so that its token means nothing.
     forwarded: candidates the forward carried per sequence, or, packed, of the sequence with most of them.
+    log_probs: None where no text may ask for them.
     """
 
     emitted: torch.Tensor
@@ -30,6 +60,7 @@ class StepResult:
     capacity: torch.Tensor
     broken: torch.Tensor
     forwarded: int
+    log_probs: LogProbs | None = None
 
     def token_trace(self) -> Callable[[int], TokenTrace]:
         """What the step did in a row, by its number; reads everything from the device at once."""

@@ -22,6 +22,14 @@ class TokenTrace:
     choice: int
 
 
+@dataclass(frozen=True)
+class TokenLogProbs:
+    """What the unmarked model says of one token, in nats: of itself, and of the likeliest ones (id, value) in order."""
+
+    own: float
+    likeliest: tuple[tuple[int, float], ...]
+
+
 @dataclass
 class SequenceTrace:
     """Per-token columns of one sequence, in order; iterating or indexing gives `TokenTrace`s."""

@@ -47,6 +47,10 @@ class Waiting:
         self.added += 1
         return self.added - 1
 
+    def more(self, *, idle: bool) -> bool:
+        """Whether decoding goes on; idle: no text is in the batch. Called before each step; it may wait for more."""
+        return not idle or bool(self.requests)
+
     def begin(self) -> None:
         """Find out what the prompts that wait begin with."""
         if self.requests and self.plan.limit is None:

@@ -10,6 +10,7 @@ from caw import ops
 from caw.decoding.forward.branching import forward_all
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
+from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
 from caw.record import RECORD_SIZE, Record
@@ -38,6 +39,10 @@ class FixedStep(Step):
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         return True
+
+    def perturbed(self, noise: GumbelNoise, state: DecodeState, warped: torch.Tensor) -> torch.Tensor:
+        scores = warped + noise(state.rows.noise_keys, state.streams, state.counts, warped.shape[1])
+        return torch.where(state.rows.sampled[:, None], scores, warped) if self.limits.greedy else scores
 
     def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
         assert self.watermark is not None

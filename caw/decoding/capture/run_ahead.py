@@ -14,7 +14,7 @@ from caw.decoding.capture.device_step import DeviceStep, OutputRing
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step_result import StepResult
+from caw.decoding.step_result import ALTERNATIVES, StepResult
 
 ROUND = 8  # steps between two looks at what came out; a text ended by a stop string runs on for up to two rounds
 WORTH_CAPTURING = 32  # steps of one batch that pay for a capture, which costs about as much as a few of them
@@ -65,7 +65,8 @@ class RunAhead:
         """A ring and a step for the present batch."""
         self.batch = self.state.batch
         plan, rungs = self.fixed_step.plan, self.fixed_step.rungs
-        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, self.state.counts.device)
+        device, said = self.state.counts.device, ALTERNATIVES if plan.limits.log_probs else 0
+        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, said)
         self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None

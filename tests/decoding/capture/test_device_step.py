@@ -18,6 +18,7 @@ from caw import ops
 from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.capture.run_ahead import ROUND, RunAhead
 from caw.decoding.eager_step import StepByStep
+from caw.decoding.sequence import ActiveSequence
 from caw.testing import assert_close
 
 NEW = 11
@@ -122,9 +123,9 @@ def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
     seen: list[list[tuple[int, int]]] = [[], []]
 
     def stop(log: list[tuple[int, int]]) -> Any:
-        def on_token(index: int, tokens: list[int]) -> bool:
-            log.append((index, tokens[-1]))
-            return len(tokens) == 3 + 4 * index
+        def on_token(sequence: ActiveSequence) -> bool:
+            log.append((sequence.index, sequence.tokens[-1]))
+            return len(sequence.tokens) == 3 + 4 * sequence.index
 
         return on_token
 
