@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from caw.decoding.plan_defaults import marks_eos
+from caw.detection import Detector, TokenWeights
 from caw.evaluation.bulk import generate_every
-from caw.found.early import check_early
+from caw.found.early import check_early, refuse_idle
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter, line_id
 from caw.models import load_model
@@ -40,6 +41,7 @@ class Job:
     """What every actor is told; the watermark's key travels to the actors inside Ray and is written nowhere.
 
     output: folder. model, device, dtype: as in `caw.load_model`. options: of `Settings`; no traces unless asked for.
+    weights: per token, with which texts are tested before they leave.
     Raises TypeError or ValueError for an option that does not exist or cannot be.
     """
 
@@ -53,11 +55,16 @@ class Job:
     device: str | None = None
     dtype: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+    weights: TokenWeights | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.options.get("select", ""), str):
             raise ValueError("select must be a name in caw.ray, where runs are continued, got a function; name one")
         check_early(self.settings, self.watermark, self.policy)  # before anything is started
+        if self.weights is not None:
+            refuse_idle(self.settings, "weights")
+            assert self.watermark is not None
+            self.weights.check_for(self.watermark)
 
     @property
     def settings(self) -> Settings:
@@ -75,6 +82,7 @@ class Job:
             "key_id": mark.key_id if mark is not None else None,
             "options": {name: repr(value) for name, value in sorted(self.options.items()) if name not in UNLABELLED},
             **({"mark_eos": marks_eos(self.options.get("mark_eos"), mark)} if mark is not None else {}),
+            **({"weights": self.weights.digest} if self.weights is not None else {}),
         }
 
 
@@ -105,6 +113,7 @@ def generate_dataset(
     actors: int | None = None,
     device: str | None = None,
     dtype: str = "auto",
+    weights: TokenWeights | str | Path | None = None,
     **options: Any,
 ) -> Summary:
     """Generate a text for every row of a data set, and keep them in `output`.
@@ -119,6 +128,7 @@ def generate_dataset(
         prompt_field, id_field: names of a row's prompt and id.
         shards: files of the output. A shard's prompts lie in one actor's memory: about 1000 to 10,000 are a good size.
         actors: how many work at once; None = the cluster's GPUs, or one where it has none.
+        weights: with found_at, the weights per token (or their name or file) with which texts will be tested.
         options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
 
     Returns the summary. A prompt that cannot be continued is a line with finish_reason "error".
@@ -127,9 +137,10 @@ def generate_dataset(
     ray = _ray()
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= 99999:
         raise ValueError(f"shards must be an integer in [1, 99999], got {shards!r}; give e.g. 256")
+    table = weights if weights is None or isinstance(weights, TokenWeights) else TokenWeights.load(weights)
     job = Job(
         str(Path(output).resolve()), shards, str(model), watermark, policy, prompt_field, id_field, device, dtype,
-        options,
+        options, table,
     )  # fmt: skip
     begin(job)
     done = run_shards(ray, dataset_of(prompts), job, actors)
@@ -245,7 +256,10 @@ def write_shard(
             if name not in done:
                 todo.setdefault(name, prompt if isinstance(prompt, str) else "")
         names = list(todo)
-        results = generate_every(model, tokenizer, list(todo.values()), job.settings, watermark=mark, policy=job.policy)
+        detector = Detector(tokenizer, mark, weights=job.weights) if job.weights is not None and mark else None
+        results = generate_every(
+            model, tokenizer, list(todo.values()), job.settings, watermark=mark, policy=job.policy, detector=detector
+        )
         for result in results:
             line = {"id": names[result.index], "text": result.text, "tokens": result.tokens}
             line |= {"finish_reason": result.finish_reason, "key_id": mark.key_id if mark is not None else None}

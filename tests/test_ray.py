@@ -21,6 +21,7 @@ from tiny import save_tiny
 
 import caw
 import caw.ray as scale
+from caw.detection import TokenWeights
 from caw.io.jsonl import JsonlWriter
 from caw.models import load_model
 
@@ -82,7 +83,17 @@ def test_a_shard_of_tested_texts_has_their_receipts(model: str, tmp_path: Path) 
     cut.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:3])[:-20])
     write(model, made, cut, PROMPTS)
     assert sorted(cut.read_bytes().splitlines()) == sorted(whole.read_bytes().splitlines())
-    assert made.label["options"]["found_at"] == "0.01"
+    assert made.label["options"]["found_at"] == "0.01" and "weights" not in made.label
+
+
+def test_texts_are_tested_with_the_weights_of_the_job(model: str, tmp_path: Path) -> None:
+    table = TokenWeights(np.arange(60000, dtype=np.uint8) % 16)
+    made = job(model, tmp_path / "a", options={"max_new_tokens": 30, "found_at": 1e-2}, weights=table)
+    path = tmp_path / "a" / "shard-00000-of-00001.jsonl"
+    path.parent.mkdir()
+    write(model, made, path, PROMPTS[:2])
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert {line["receipt"]["weights"]["digest"] for line in lines} == {table.digest} == {made.label["weights"]}
 
 
 def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp_path: Path) -> None:
@@ -90,6 +101,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
         ({"options": {"found_at": 1e-3}, "watermark": None}, "needs a watermark to find, got None"),
         ({"options": {"found_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
         ({"options": {"best_of": 2}}, "best_of belongs to found_at"),
+        ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights belongs to found_at, which is missing"),
         ({"options": {"found_at": 1e-3}, "policy": caw.FixedStrength(0.0)}, "needs a policy that can be strengthened"),
     ):
         with pytest.raises(ValueError, match=message):
