@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing's own name costs an import
 if TYPE_CHECKING:
     from caw.custom_generate import decode
     from caw.decoding.prompt_cache import PromptCache
-    from caw.detection import DetectionResult, detect
+    from caw.detection import DetectionResult, detect, detect_keys
     from caw.entrance import GenerationOutput, generate, iter_generate
     from caw.models import load_model
     from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
@@ -28,6 +28,7 @@ else:
             "PromptCache": "caw.decoding.prompt_cache",
             "DetectionResult": "caw.detection",
             "detect": "caw.detection",
+            "detect_keys": "caw.detection",
             "GenerationOutput": "caw.entrance",
             "generate": "caw.entrance",
             "iter_generate": "caw.entrance",
@@ -59,6 +60,7 @@ __all__ = [
     "__version__",
     "decode",
     "detect",
+    "detect_keys",
     "generate",
     "iter_generate",
     "load_model",

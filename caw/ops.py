@@ -23,6 +23,7 @@ from caw.ops_ref.permutation_ref import (
     permutation_green_ref,
     permutation_head_ref,
 )
+from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
@@ -226,6 +227,14 @@ score_tokens = _register(
         tokens.new_empty(tokens.shape, dtype=torch.float64),
         tokens.new_empty((tokens.shape[0] if scheme == 1 else 0,)),
     ),
+)
+
+
+# ---- score_keys: float64 [m], what evidence that counts scores in all under each of m keys; not for selfhash --------
+score_keys = _register(
+    "score_keys(Tensor contexts, Tensor tokens, Tensor keys, int scheme, int threshold) -> Tensor",
+    score_keys_ref,
+    lambda contexts, tokens, keys, scheme, threshold: keys.new_empty(keys.shape, dtype=torch.float64),
 )
 
 

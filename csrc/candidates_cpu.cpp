@@ -59,7 +59,7 @@ struct ScoreText {
       simd.selfhash_words(key, own.ids.data(), window, count, own.states.data(), own.seeds.data(), own.words.data());
       for (int64_t i = 0; i < count; ++i) seeds[i] = int64_t(own.seeds[size_t(i)]);
     } else {
-      simd.context_words(key, own.ids.data(), window, count, own.words.data());
+      simd.context_words(key, own.ids.data(), 1, window, count, own.words.data());
     }
     if (scheme == kRaceTopK || scheme == kRaceScale) {
       simd.race_scores(own.words.data(), count, values);

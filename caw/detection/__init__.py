@@ -3,6 +3,7 @@
     detect, Detector        p-value of texts for one watermark; weights per token, mid-p, normalisation, payloads,
                             marked parts
     detect_any              several keys and formats at once (Holm)
+    detect_keys, KeySearch  thousands of keys at once (Sidak)
     locate                  where in a long text the marked part is
     null_report, plot_qq    false-positive rates of a key, measured on text of one's own
     power_table             share of marked texts found, by length
@@ -21,6 +22,7 @@ prefer wide contexts where false alarms are dear.
 from caw.detection.detector import Detector, detect
 from caw.detection.key_list import KeyListResult, detect_any
 from caw.detection.location import locate
+from caw.detection.many_keys import KeySearch, KeySearchResult, detect_keys
 from caw.detection.null_rates import NullReport, null_report, plot_qq
 from caw.detection.power import PowerRow, power_table
 from caw.detection.regions import Region
@@ -32,12 +34,15 @@ __all__ = [
     "DetectionResult",
     "Detector",
     "KeyListResult",
+    "KeySearch",
+    "KeySearchResult",
     "NullReport",
     "PowerRow",
     "Region",
     "TokenWeights",
     "detect",
     "detect_any",
+    "detect_keys",
     "estimate_weights",
     "locate",
     "null_report",

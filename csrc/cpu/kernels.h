@@ -44,13 +44,17 @@ struct Kernels {
       float* out);
   // Gumbel noise of tokens [begin, end) (begin a multiple of 4) from a Philox key and the last 3 counter words.
   void (*gumbel_row)(const uint32_t* counter, uint32_t key_lo, uint32_t key_hi, int64_t begin, int64_t end, float* out);
-  // Words of `count` tokens, PRF(key, the `window` ids before, token). ids: 32 bits each, `window` missing ones in front
-  // of the tokens; vectors read up to kScorePad ids and write up to kScorePad words beyond the end.
-  void (*context_words)(uint64_t key, const uint32_t* ids, int64_t window, int64_t count, uint32_t* words);
+  // Words of `count` tokens, PRF(key, the `window` ids before, token). ids: 32 bits each; context word k of token i is
+  // ids[i + k * step], the token ids[i + window * step]. Vectors read up to kScorePad ids and write up to kScorePad words
+  // beyond the end.
+  void (*context_words)(
+      uint64_t key, const uint32_t* ids, int64_t step, int64_t window, int64_t count, uint32_t* words);
   // The same of selfhash, with its seeds. states: selfhash_scratch(count, window) words.
   void (*selfhash_words)(uint64_t key, const uint32_t* ids, int64_t window, int64_t count, uint32_t* states,
       uint32_t* seeds, uint32_t* words);
   void (*race_scores)(const uint32_t* words, int64_t count, double* values);  // -log(1 - uniform(word))
+  int64_t (*count_green)(const uint32_t* words, int64_t count, uint32_t threshold);
+  double (*sum_races)(const uint32_t* words, int64_t count);  // of their race scores; count below 2^31
   // MT19937 (random_lists.h): the next 624 words of the state, in place and untempered.
   void (*twist)(uint32_t* state);
   // target[j] = first + j + tempered(state[j]) % (size - first - j) for j < count <= min(624, size - first); entries up

@@ -23,7 +23,7 @@ namespace {
 }  // namespace
 extern const Kernels kAvx512 = {
     "avx512", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, context_words, selfhash_words,
-    race_scores, twist, draw_targets, first_equal};
+    race_scores, count_green, sum_races, twist, draw_targets, first_equal};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

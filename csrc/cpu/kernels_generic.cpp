@@ -16,5 +16,5 @@ namespace {
 }  // namespace
 extern const Kernels kGeneric = {
     "generic", maxima_and_sum, filter, exp_shifted, attend, affine, gumbel_row, context_words, selfhash_words,
-    race_scores, twist, draw_targets, first_equal};
+    race_scores, count_green, sum_races, twist, draw_targets, first_equal};
 }  // namespace caw

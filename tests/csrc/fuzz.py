@@ -127,6 +127,15 @@ def score() -> Any:
     return ops.score_tokens(tokens, random.choice([0, 1, 3, 64, 65, -1]), key, random.choice([0, 1, 2, 3, 9]), 2**22)
 
 
+def keys() -> Any:
+    count = size() * 5
+    contexts = tensor([count, random.choice([0, 1, 4, 65])], torch.int64, 10**6)
+    tokens, secrets = tensor([count], torch.int64, 10**6), tensor([size()], torch.int64, 2**62)
+    return ops.score_keys(
+        contexts, tokens, secrets, random.choice([0, 1, 2, 3, 9]), random.choice([0, 2**22, 2**24, -1])
+    )
+
+
 def show() -> Any:
     batch, window, scheme = size(), random.choice([0, 1, 3, 64, 65, -1]), random.choice([0, 1, 2, 3, 9])
     columns = {0: window + 1, 1: 2}.get(scheme, window) if random.random() < 0.9 else size()
@@ -246,8 +255,8 @@ def layer() -> Any:
 
 
 CALLS: list[Callable[[], Any]] = [
-    topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, show, count, noise, lists,
-    members, words, linear, layer,
+    topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
+    lists, members, words, linear, layer,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some
 
