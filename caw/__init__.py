@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from caw.decoding.prompt_cache import PromptCache
     from caw.detection import DetectionResult, detect, detect_keys
     from caw.entrance import GenerationOutput, generate, iter_generate
-    from caw.models import load_model
+    from caw.models import ModelWeights, load_model
     from caw.policies import CapacityPolicy, EntropyThreshold, FixedStrength, LogitDeltaThreshold
     from caw.watermarks import EXP, KGW, SynthID, Unigram
 else:
@@ -33,6 +33,7 @@ else:
             "generate": "caw.entrance",
             "iter_generate": "caw.entrance",
             "load_model": "caw.models",
+            "ModelWeights": "caw.models",
             "CapacityPolicy": "caw.policies",
             "EntropyThreshold": "caw.policies",
             "FixedStrength": "caw.policies",
@@ -54,6 +55,7 @@ __all__ = [
     "FixedStrength",
     "GenerationOutput",
     "LogitDeltaThreshold",
+    "ModelWeights",
     "PromptCache",
     "SynthID",
     "Unigram",

@@ -29,6 +29,7 @@ from caw.detection.payload import payload_evidence, read_payload
 from caw.detection.regions import Search, search
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for, tails
+from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import Mode, Scored, chunks, score_texts
 from caw.detection.weights import TokenWeights, weighted_tails
 from caw.detection.windows import WHOLE_SHARE
@@ -50,7 +51,8 @@ class Detector:
         normalize: steps for texts before they are tokenised, a sequence of names or one comma-separated str, see
             `normalize.normalize_text`; ids stay as they are.
         prefix: text or ids that a text may begin with and that are not to be tested: a prompt, a chat template.
-        weights: a table of weights per token id (`caw detection-weights`), or its name or file; None = all alike.
+        weights: a table of weights per token id (`caw detection-weights`), or its name or file; or what a model says of
+            each text (`caw.ModelWeights`); None = all alike.
         regions: also test the windows of each text and say which parts are marked; they are one family with the whole
             text, which keeps half of the level (see `windows`). In mode "exact", without mid_p, weights and payloads.
 
@@ -64,7 +66,7 @@ class Detector:
     mid_p: bool = False
     normalize: Any = ()
     prefix: Any = ""
-    weights: TokenWeights | str | Path | None = None
+    weights: TextWeights | str | Path | None = None
     regions: bool = False
 
     def __post_init__(self) -> None:
@@ -80,6 +82,11 @@ class Detector:
         require_bool("regions", self.regions)
         object.__setattr__(self, "normalize", read_steps(self.normalize))
         object.__setattr__(self, "prefix", read_prefix(self.prefix))
+        if self.tokenizer is not None and not callable(self.tokenizer):
+            raise TypeError(
+                f"tokenizer must be callable like a transformers tokenizer, got {type(self.tokenizer).__name__}; "
+                "pass AutoTokenizer.from_pretrained(...), or None with token ids"
+            )
         self._load_weights()
         if self.watermark.code is not None and (self.mid_p or self.weights is not None or self.mode != "exact"):
             raise ValueError(
@@ -91,21 +98,17 @@ class Detector:
                 "regions are searched in mode 'exact' without mid_p, weights and payload_bits, got one of them or "
                 "another mode; leave it out"
             )
-        if self.tokenizer is not None and not callable(self.tokenizer):
-            raise TypeError(
-                f"tokenizer must be callable like a transformers tokenizer, got {type(self.tokenizer).__name__}; "
-                "pass AutoTokenizer.from_pretrained(...), or None with token ids"
-            )
 
     def _load_weights(self) -> None:
         if self.weights is None:
             return
         if self.mid_p or self.mode != "exact":
             raise ValueError("weights belong to mode 'exact' without mid_p, got another; leave one of them out")
-        if not isinstance(self.weights, TokenWeights):
+        if not isinstance(self.weights, TextWeights):
             object.__setattr__(self, "weights", TokenWeights.load(self.weights))
-        assert isinstance(self.weights, TokenWeights)
+        assert isinstance(self.weights, TextWeights)
         self.weights.check_for(self.watermark)
+        self.weights.check_tokenizer(self.tokenizer)
 
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
         """One result for a str or one flat list of ids; a list of results, in order, for a list of them ([] for [])."""
@@ -169,8 +172,8 @@ class Detector:
 
     def _detect_chunk(self, texts: Sequence[np.ndarray]) -> list[DetectionResult]:
         values, counted, repeated, owner = score_texts(self.watermark, texts, self.mode)
-        if isinstance(self.weights, TokenWeights):
-            levels = np.concatenate([self.weights.of(text) for text in texts])
+        if isinstance(self.weights, TextWeights):
+            levels = np.concatenate(self.weights.text_levels(texts, self.watermark))
             counted &= levels > 0
             scores, nulls = weighted_tails(self.watermark, values, levels, owner, counted, len(texts))
         else:
@@ -269,7 +272,7 @@ def detect(
     mid_p: bool = False,
     normalize: Any = (),
     prefix: Any = "",
-    weights: TokenWeights | str | Path | None = None,
+    weights: TextWeights | str | Path | None = None,
     regions: bool = False,
 ) -> Any:
     """Test texts for a watermark, from the texts alone.

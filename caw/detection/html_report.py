@@ -16,7 +16,8 @@ import numpy as np
 from caw.detection.detector import Detector
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import tails
-from caw.detection.weights import TokenWeights, weighted_tails
+from caw.detection.text_weights import TextWeights
+from caw.detection.weights import weighted_tails
 from caw.io.files import write_text
 from caw.io.show import format_p, is_p, visible
 from caw.watermarks import SynthID
@@ -104,8 +105,8 @@ def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.nd
     slow = isinstance(detector.watermark, SynthID) and detector.watermark.reading == "weighted"
     points = min(FEW_POINTS if slow else POINTS, len(values) + 1)
     ends = np.unique(np.linspace(0, len(values), points).astype(np.int64))
-    if isinstance(detector.weights, TokenWeights):
-        levels = detector.weights.of(np.array(result.token_ids, dtype=np.int64))
+    if isinstance(detector.weights, TextWeights):
+        [levels] = detector.weights.text_levels([np.array(result.token_ids, dtype=np.int64)], detector.watermark)
         same = np.zeros(len(values), dtype=np.int64)
         nulls = [weighted_tails(detector.watermark, values[:e], levels[:e], same[:e], counted[:e], 1)[1] for e in ends]
         p = [null.p_values[0] for null in nulls]

@@ -20,8 +20,9 @@ import scipy  # its parts load when they are used: stats takes a second
 from caw.detection.detector import Detector
 from caw.detection.evidence import first_occurrences
 from caw.detection.statistics import tails
+from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import score_stream
-from caw.detection.weights import TokenWeights, weighted_tails
+from caw.detection.weights import weighted_tails
 from caw.io.figures import save_figure
 from caw.requirements import require
 from caw.watermarks import SynthID, Watermark
@@ -137,8 +138,8 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
     owner = np.repeat(np.arange(len(ids)), [len(text) for text in ids])
     counted = counted & first_occurrences(np.zeros_like(owner), evidence, counted)
     levels = None
-    if isinstance(detector.weights, TokenWeights):
-        levels = detector.weights.of(np.concatenate(ids))
+    if isinstance(detector.weights, TextWeights):
+        levels = np.concatenate(detector.weights.text_levels(ids, detector.watermark))
         counted &= levels > 0
     counts = np.bincount(owner[counted], minlength=len(ids))
     scores = np.bincount(owner[counted], weights=values[counted], minlength=len(ids))

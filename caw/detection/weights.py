@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,18 @@ from safetensors.numpy import save
 
 from caw.checks import require_int
 from caw.detection.statistics import Tails
+from caw.detection.text_weights import MOST, TextWeights, check_own_key, check_weighable
 from caw.detection.weighted import weighted_binomial_tail, weighted_gamma_tail
 from caw.io.files import write_whole
-from caw.watermarks import EXP, Watermark
+from caw.watermarks import Watermark
 from caw.watermarks.green_list import GreenList
 
 FOLDER = Path(__file__).with_name("tables")
-MOST = 15  # levels 0..15: rounding them costs less than a thousandth of the information
 VERSION = "1"
 
 
 @dataclass(frozen=True)
-class TokenWeights:
+class TokenWeights(TextWeights):
     """A weight level 0..15 for each token id; level 0 leaves the token out.
 
     levels: uint8 [V]. default: level of ids beyond the table. provenance: how it was made, for people; its `key_ids`
@@ -75,15 +76,14 @@ class TokenWeights:
 
     def check_for(self, watermark: Watermark) -> None:
         """Raise ValueError where the table was estimated under the key that is to be tested."""
-        if watermark.key_id in self.provenance.get("key_ids", []):
-            raise ValueError(
-                f"the weights were estimated from texts of key {watermark.key_id}, which is the key to test: p-values "
-                "would be too small; make a table from texts of other keys"
-            )
-        if not isinstance(watermark, GreenList) and watermark.null != "gamma":
-            raise ValueError(f"weights serve KGW, Unigram and EXP, got {watermark.name}; leave them out")
-        if isinstance(watermark, EXP) and len(watermark.scheme.shares) > 1:
-            raise ValueError(f"weights serve one key, got format {watermark.format!r}; leave them out")
+        check_own_key(watermark, self.provenance.get("key_ids", []))
+        check_weighable(watermark)
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Nothing to raise: a table does not know its tokenizer, and ids beyond it have its default level."""
+
+    def text_levels(self, texts: Sequence[np.ndarray], watermark: Watermark) -> list[np.ndarray]:
+        return [self.of(text) for text in texts]
 
     def save(self, path: str | Path) -> None:
         """Write levels and provenance to one .safetensors file."""

@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 from caw.decoding.row_settings import MAX_MARGIN
 from caw.detection.detector import Detector
+from caw.detection.weights import TokenWeights
 from caw.found.trial import FOUND_SHARE
 from caw.policies import Policy
 from caw.policies.base import MAX_STRENGTH
@@ -30,11 +31,16 @@ class Effort:
 
 
 def steered(policy: Policy, detector: Detector) -> Policy:
-    """The policy with the detector's test as its target; one that has a target keeps its own."""
+    """The policy with the detector's test as its target; one that has a target keeps its own.
+
+    Weights that a model gives steer nothing: while a text is written, the model has not read what comes behind a token.
+    Marks then rest by the test without weights, and the detector's own decides in the end.
+    """
     if policy.target is not None:
         return policy
     made = copy.copy(policy)  # its evaluator is not read again
-    object.__setattr__(made, "target", Target(detector.fpr, weights=detector.weights))
+    table = detector.weights if isinstance(detector.weights, TokenWeights) else None
+    object.__setattr__(made, "target", Target(detector.fpr, weights=table))
     return made
 
 

@@ -8,15 +8,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import caw
 from caw.detection.detector import Detector
-from caw.detection.weights import TokenWeights
+from caw.detection.text_weights import TextWeights
 from caw.found.selection import Candidate
 from caw.io.show import shown
-from caw.policies import Policy, Target
+from caw.policies import Policy
+from caw.policies.described import policy_text
 
 PACKAGES = ("torch", "transformers")
 TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that a receipt names where they are not usual
@@ -29,7 +29,7 @@ class Receipt:
     found: whether the text was found. reason: if not, why. p_value: of the text that left; level: what it had to reach.
     attempts: how often the text was made. policy: how strongly tokens are marked, times strength_factor.
     watermark, key_id: its name, and eight hex digits that name the key. weights: name and digest of the detector's
-    table of weights per token, None without one. tokens: of the text, as the detector reads it. digest: SHA-256 of the
+    weights, None without. tokens: of the text, as the detector reads it. digest: SHA-256 of the
     text. edits: share of the words that may be deleted later. margin: what was added to the z at which marking rests.
     test: settings of the detector other than usual. versions: of this library and of what it ran on.
 
@@ -116,7 +116,7 @@ def write_receipt(chosen: Candidate, attempts: int, detector: Detector, policy: 
         policy=policy_text(policy),
         strength_factor=chosen.strength_factor,
         key_id=result.key_id,
-        weights={"name": weights.name, "digest": weights.digest} if isinstance(weights, TokenWeights) else None,
+        weights={"name": weights.name, "digest": weights.digest} if isinstance(weights, TextWeights) else None,
         tokens=result.num_tokens,
         digest=text_digest(chosen.text),
         edits=float(edits),
@@ -124,25 +124,6 @@ def write_receipt(chosen: Candidate, attempts: int, detector: Detector, policy: 
         test={name: value for name, value in given.items() if value != usual[name]},
         versions=versions(),
     )
-
-
-def policy_text(policy: Policy) -> str:
-    """A policy with its numbers; of files only their names, of evaluators without a file that they are one."""
-    if not dataclasses.is_dataclass(policy):
-        return type(policy).__name__
-    shown_as: list[str] = []
-    for f in dataclasses.fields(policy):
-        value = getattr(policy, f.name)
-        if not f.init or not f.repr or value is None:
-            continue
-        if isinstance(value, (str, Path)):
-            value = Path(value).name
-        elif isinstance(value, Target):
-            value = value.described()
-        elif not isinstance(value, (int, float)):
-            value = type(value).__name__
-        shown_as.append(f"{f.name}={value!r}")
-    return f"{type(policy).__name__}({', '.join(shown_as)})"
 
 
 def versions() -> dict[str, str]:

@@ -12,7 +12,8 @@ import torch
 
 import caw
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.found.receipts import Receipt, policy_text, text_digest
+from caw.found.receipts import Receipt, text_digest
+from caw.policies.described import policy_text
 
 RECEIPT = Receipt(
     True, "", 1e-5, 1e-3, 2, "kgw", "FixedStrength(value=1.0)", 1.5, "7afebdea", {"name": "w", "digest": "00"}, 60,

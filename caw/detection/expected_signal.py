@@ -1,0 +1,154 @@
+"""What a mark leaves at each token of a text, if a model wrote it greedily: the best weight, when a model may be asked.
+
+Given a text, its marking is a matter of the key alone. With f the null's chance of green, sigma the strength, n the
+number of tokens whose logits are within sigma delta of the greatest (that one among them), a random key leaves
+
+    green lists  the top token where it is green (chance f) or where none of the n is, (1 - f)^n; else the likeliest
+                 green one of the n. So a token that is not the top one is green for certain, and the top one with
+                 chance f / (f + (1 - f)^n). Over both that is 1 - (1 - f)^n
+    races        the winner of a race with probabilities q: its F is M^q with M uniform, whichever wins, so that F has
+                 the density F^(1/q - 1) / q. Its score -log(1 - F) then has the mean psi(1 + 1/q) - psi(1), the
+                 harmonic number of 1/q: 1 for a certain token, log(1/q) + .577 for an unlikely one. Over all winners
+                 that is the mean under q
+
+The first form of each needs a reader that knows what the writer knew; one that does not know the prompt is surprised by
+tokens that were no surprise, and takes the second. A token beyond the greatest strength's reach was not chosen by the
+policy (somebody edited it) and counts as unmarked; so does a runner-up that is behind by no more than rounding.
+
+The weights that make the p-value's exponent greatest on average (that of a weighted sum at its best tilt; Chernoff, and
+Neyman and Pearson for green lists) are the log-odds of green against the null's, and for scores that are taken for
+exponential with mean m 1 - 1 / m. They are put on one fixed scale of 16 levels, the same for every text: level 15 is a
+chance of MOST_CHANCE, or a mean of MOST_MEAN. Sampled texts are marked by another law: weights for greedy ones are
+valid for them, and not the best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from caw.detection.text_weights import MOST
+from caw.watermarks import EXP, Watermark
+from caw.watermarks.green_list import GreenList
+
+# of green. Of 909 runner-up tokens that Qwen2.5-Coder-0.5B wrote under CAW and read again, .996 were green
+MOST_CHANCE = 0.995
+MOST_MEAN = 8.0  # of a race's score, which a token of probability 6e-4 has
+# logits by which two readings of one place in bfloat16 differ: half of those 0.05 behind the top were no runners-up
+ROUNDING = 0.1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model says along one text of n tokens: of p_i, from which token i was drawn.
+
+    tokens: int64 [n]. logits: float32 [n, K], the greatest, descending, -inf where padded; ids: int64 [n, K], theirs.
+    logsumexp, entropy: float32 [n], nats. strength: float32 [n] >= 0, of the policy. greatest: its greatest strength.
+    capacity: float32 [n], the predicted importance; NaN where the policy asks for none.
+    """
+
+    tokens: np.ndarray
+    logits: np.ndarray
+    ids: np.ndarray
+    logsumexp: np.ndarray
+    entropy: np.ndarray
+    strength: np.ndarray
+    greatest: float
+    capacity: np.ndarray
+
+    @property
+    def rank(self) -> np.ndarray:
+        """Where each token stands among its K likeliest, int64 [n] from 0; K if it is not one of them."""
+        same = self.ids == self.tokens[:, None]
+        return np.where(same.any(axis=1), same.argmax(axis=1), self.ids.shape[1])
+
+    @property
+    def gap(self) -> np.ndarray:
+        """How far each token's logit is below the greatest, float64 [n] >= 0; of the last one kept where it is not."""
+        last = np.isfinite(self.logits).sum(axis=1) - 1
+        own = self.logits[np.arange(len(self.tokens)), np.minimum(self.rank, last)]
+        return self.logits[:, 0].astype(np.float64) - own
+
+
+def expected_signal(reading: Reading, watermark: Watermark, knows_prompt: bool = True) -> np.ndarray:
+    """Chance of green (green lists) or mean score (races) of each token, float64 [n]; at least the null's.
+
+    knows_prompt: whether the reader knew all that the writer did: then the token itself says more.
+    """
+    if isinstance(watermark, GreenList):
+        near = tokens_in_reach(reading, watermark.full)
+        if not knows_prompt:
+            return np.asarray(1 - (1 - watermark.green_fraction) ** near)
+        return green_chance(reading, near, watermark.full, watermark.green_fraction)
+    return race_means(reading, watermark, knows_prompt)
+
+
+def tokens_in_reach(reading: Reading, delta: float) -> np.ndarray:
+    """How many tokens' logits are within strength * delta of the greatest, at most K, int64 [n]."""
+    reach = reading.strength.astype(np.float32) * np.float32(delta)
+    return np.asarray((reading.logits + reach[:, None] >= reading.logits[:, :1]).sum(axis=1))
+
+
+def green_chance(reading: Reading, near: np.ndarray, delta: float, fraction: float) -> np.ndarray:
+    """Chance that each token is green under a random key that had `near` tokens in reach, float64 [n]."""
+    top = fraction / (fraction + (1 - fraction) ** near)
+    runner_up = 1 - (1 - fraction) * np.exp(-reading.gap / ROUNDING)
+    chosen = np.where(reading.gap <= np.float32(reading.greatest) * np.float32(delta), runner_up, fraction)
+    return np.where(reading.rank == 0, top, chosen)
+
+
+def race_means(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np.ndarray:
+    """Mean score of each token, float64 [n], or of whichever token wins there."""
+    shares, rank = race_shares(reading, watermark, knows_prompt), reading.rank
+    if not knows_prompt:
+        return np.asarray((shares * race_mean(np.where(shares > 0, shares, 1.0))).sum(axis=1))
+    own = shares[np.arange(len(rank)), np.minimum(rank, shares.shape[1] - 1)]
+    return race_mean(np.where((rank < shares.shape[1]) & (own > 0), own, 1.0))
+
+
+def race_shares(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np.ndarray:
+    """Probabilities with which the K likeliest tokens raced at each place, float64 [n, K]; 0 for those that did not.
+
+    knows_prompt: then the token itself raced, if the greatest strength lets it.
+    """
+    logits, strength = reading.logits.astype(np.float64), reading.strength.astype(np.float64)[:, None]
+    temperature = watermark.temperature if isinstance(watermark, EXP) else 1.0
+    if watermark.rule == "top_k":
+        ranks, most = np.arange(1, logits.shape[1] + 1), 2 * reading.greatest * watermark.full
+        racing = (2 * strength * watermark.full > 2 * ranks - 1) | (ranks == 1)
+        if knows_prompt:
+            racing |= (ranks <= reading.rank[:, None] + 1) & (most > 2 * reading.rank[:, None] + 1)
+        return np.asarray(special.softmax(np.where(racing, logits / temperature, -np.inf), axis=1))
+    # argmax of (1 - sigma) l + sigma (l / T + noise): a race of the logits below, as the noise has scale sigma
+    inverse = np.divide(1 - strength, strength, out=np.full_like(strength, np.inf), where=strength > 0)
+    slope = np.minimum(inverse + 1 / temperature, 1e6)
+    return np.asarray(special.softmax((logits - logits[:, :1]) * slope, axis=1))
+
+
+def race_mean(share: np.ndarray) -> np.ndarray:
+    """Mean score of a race's winner that had this share of the probability."""
+    mean: np.ndarray = special.digamma(1 + 1 / np.maximum(share, 1e-12)) - special.digamma(1)
+    return mean
+
+
+def levels_of_signal(signal: np.ndarray, watermark: Watermark) -> np.ndarray:
+    """Weight levels int64 [n] on the fixed scale, of chances of green or mean scores; 0 where there is no signal."""
+    weight, most = (weight_of(np.asarray(s, np.float64), watermark) for s in (signal, _most(watermark)))
+    return np.rint(np.clip(weight / most, 0, 1) * MOST).astype(np.int64)
+
+
+def weight_of(signal: np.ndarray, watermark: Watermark) -> np.ndarray:
+    """The best weight of each token, float64, at least 0; see the module."""
+    if isinstance(watermark, GreenList):
+        chance = np.clip(signal, 1e-9, _most(watermark))
+        return np.maximum(special.logit(chance) - special.logit(watermark.green_fraction), 0.0)
+    return np.maximum(1 - 1 / np.clip(signal, 1.0, MOST_MEAN), 0.0)
+
+
+def _most(watermark: Watermark) -> float:
+    """The greatest signal that is believed."""
+    if isinstance(watermark, GreenList):
+        return max(MOST_CHANCE, (1 + watermark.green_fraction) / 2)
+    return MOST_MEAN

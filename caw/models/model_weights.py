@@ -1,0 +1,245 @@
+"""Weights from a model: how likely a mark is at each token of a text, by what a model makes of it.
+
+A model that reads the text knows where a mark had room. `detection.expected_signal` says which weight follows, and why
+p-values stay exact: nothing here knows the key that is tested.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw.checks import require_bool, require_number
+from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
+from caw.detection.ids import flat_ids, unreadable
+from caw.detection.text_weights import TextWeights, check_weighable
+from caw.evaluator.token_classes import check_tokenizer
+from caw.io.token_texts import require_tokenizer, token_texts
+from caw.models.facts import position_limit, vocabulary_size
+from caw.models.fingerprint import fingerprint
+from caw.models.teacher import BATCH_TOKENS
+from caw.models.text_reading import TextReader, read_many
+from caw.policies import CapacityPolicy, FixedStrength, Policy
+from caw.policies.base import MAX_STRENGTH
+from caw.policies.described import policy_text
+from caw.watermarks import Watermark
+from caw.watermarks.green_list import GreenList
+
+KEPT = 4096  # texts whose levels are kept: a text is read once, however many keys are tested
+SAMPLE = 256  # ids that are compared to tell one tokenizer from another
+LEAST_USED = 0.9  # of a model's logits that its own tokenizer names; the rest is padding
+
+
+@dataclass(frozen=True, eq=False)
+class ModelWeights(TextWeights):
+    """Weights that a model gives the tokens of a text, for `caw.detect(..., weights=...)`.
+
+    Args:
+        model, tokenizer: as `caw.load_model` gives them. The model that wrote the text reads it best; a smaller one
+            with the same tokenizer will do.
+        prompt: what the text answers, a str or token ids; None = unknown: the text is read behind the tokenizer's
+            beginning or end of a text. Without it most of the gain is lost, see `calibration` in the documentation.
+        policy: how strongly each token was marked. Its target is left out: what a text had shown under its own key must
+            not decide how it is weighed; see `factors`.
+        chat: put a prompt that is a str into the tokenizer's chat template, as `generate(chat=True)` does.
+        factors: what strengths are multiplied by at each token, the last number from there on: means by position of a
+            closed loop, learned under other keys.
+
+    P-values stay exact, whatever the model, prompt and policy; those of the writer find most. They must have been
+    chosen without the key that is tested, so a prompt may not hold text that is marked with it. The watermark given
+    to the detector says gamma, delta and top_k, which matter here.
+
+    Texts are read once by the teacher-forced pass, each by itself; levels are kept, so further keys cost no pass.
+    Deterministic. Raises TypeError or ValueError naming the argument; when used, ValueError for a text that does not
+    fit the model's positions behind the prompt, and for ids that the model does not have.
+    """
+
+    model: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    prompt: Any = None
+    policy: Policy = field(default_factory=FixedStrength)
+    chat: bool = False
+    factors: Sequence[float] = ()
+    _kept: OrderedDict[tuple[Any, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        require_tokenizer(self.tokenizer)
+        require_bool("chat", self.chat)
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"policy must be a caw policy, got {type(self.policy).__name__}; use caw.FixedStrength()")
+        object.__setattr__(self, "factors", tuple(self.factors))
+        for factor in self.factors:
+            require_number("factors", factor, 0, MAX_STRENGTH, closed=True)
+        self._check_vocabulary()
+        if isinstance(self.policy, CapacityPolicy) and self.policy.network.token_class is not None:
+            network = self.policy.network
+            check_tokenizer(network.token_class.cpu(), self.tokenizer, network.spec.line_ends)  # type: ignore[union-attr]
+        limit = position_limit(self.model)
+        if limit and len(self.prompt_ids) >= limit:
+            raise ValueError(
+                f"prompt must be shorter than the model's {limit} positions, got {len(self.prompt_ids)} tokens; "
+                "shorten it, or leave it out"
+            )
+
+    def _check_vocabulary(self) -> None:
+        named, logits = len(self.tokenizer), vocabulary_size(self.model)
+        if not LEAST_USED * logits <= named <= logits:
+            raise ValueError(
+                f"model and tokenizer must have one vocabulary, got {logits} logits for {named} tokens; pass those "
+                "that caw.load_model gives together"
+            )
+
+    @cached_property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """What the model reads before a text."""
+        if self.prompt is None:
+            return self._nothing
+        if isinstance(self.prompt, str):
+            return self._encoded(self.prompt)
+        if self.chat:
+            raise TypeError(f"prompt must be a str with chat=True, got {type(self.prompt).__name__}; leave chat out")
+        found = tuple(flat_ids(self.prompt, "prompt").tolist())
+        if not found or max(found) >= vocabulary_size(self.model):
+            raise ValueError(
+                f"prompt must hold token ids below the model's {vocabulary_size(self.model)}, got "
+                f"{max(found) if found else 'none'}; use the model's own tokenizer, or leave it out"
+            )
+        return found
+
+    @property
+    def _nothing(self) -> tuple[int, ...]:
+        """What stands for an unknown prompt."""
+        begins = self.tokenizer("")["input_ids"]
+        ends = [i for i in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id) if i is not None]
+        if not begins and not ends:
+            raise ValueError(
+                "the tokenizer must begin or end texts with a token of its own, it has none; give a prompt"
+            )
+        return tuple(begins or ends[:1])
+
+    def _encoded(self, prompt: str) -> tuple[int, ...]:
+        if complaint := unreadable(prompt, "prompt"):
+            raise ValueError(complaint)
+        if not self.chat:
+            found = self.tokenizer(prompt)["input_ids"]
+        elif not getattr(self.tokenizer, "chat_template", None):
+            raise ValueError("chat=True needs a tokenizer with a chat template, this one has none; leave chat out")
+        else:
+            message = [{"role": "user", "content": prompt}]
+            text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+            found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not found:
+            raise ValueError("prompt must have at least one token, got none; leave it out where it is unknown")
+        return tuple(found)
+
+    @property
+    def name(self) -> str:
+        """The model's name, what it knew, and the policy."""
+        model = Path(str(getattr(self.model.config, "_name_or_path", "") or "model")).name
+        knew = "without the prompt" if self.prompt is None else "with the prompt"
+        return f"model:{model} {knew}, {policy_text(self.policy)}"
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hex, of the model's numbers, the prompt's ids, the policy, its evaluator and the factors."""
+        said = [fingerprint(self.model), self.prompt_ids, policy_text(self.policy), self.factors]
+        if isinstance(self.policy, CapacityPolicy):
+            said.append(fingerprint(self.policy.network))
+        return hashlib.sha256(repr(said).encode()).hexdigest()
+
+    def with_prompt(self, prompt: Any) -> ModelWeights:
+        """The same reader of texts that answer another prompt."""
+        other = replace(self, prompt=prompt)
+        object.__setattr__(other, "_kept", self._kept)
+        return other
+
+    def check_for(self, watermark: Watermark) -> None:
+        """Raise ValueError for a watermark whose weights do not follow from what a model says."""
+        check_weighable(watermark)
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Raise ValueError unless the ids of `tokenizer` (None = ids are given) mean the same tokens to the model."""
+        if tokenizer is None or tokenizer is self.tokenizer:
+            return
+        known = min(len(tokenizer), len(self.tokenizer))
+        ids = np.linspace(0, known - 1, min(SAMPLE, known)).astype(int).tolist()
+        pairs = zip(token_texts(tokenizer, ids), token_texts(self.tokenizer, ids), strict=True)
+        differing = sum(theirs != own for theirs, own in pairs)
+        if differing:
+            raise ValueError(
+                f"the model that reads must have the tokenizer of the texts, got another: {differing} of {len(ids)} "
+                "sampled tokens differ; take a model of the same family"
+            )
+
+    def text_levels(self, texts: Sequence[np.ndarray], watermark: Watermark) -> list[np.ndarray]:
+        return [self._levels_of(text, watermark) for text in texts]
+
+    def read_ahead(
+        self, prompts: Sequence[Any], texts: Sequence[np.ndarray], watermark: Watermark,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> None:  # fmt: skip
+        """Read texts int64 [n] behind a prompt each in batches, what the prompts begin with once, and keep the levels.
+
+        Faster than one text at a time; levels then differ by rounding, by one here and there. At most KEPT are kept.
+        """
+        readers = [self.with_prompt(prompt) for prompt in prompts]
+        todo = [
+            (reader, text, reader._name_of(text, watermark))
+            for reader, text in zip(readers, texts, strict=True)
+            if len(text)
+        ]
+        todo = [entry for entry in todo if entry[2] not in self._kept]
+        for _, text, _ in todo:
+            self._check_ids(text)
+        pairs = [(reader.prompt_ids, text) for reader, text, _ in todo]
+        for i, found in read_many(self.model, self.policy, pairs, batch_tokens):
+            reader, _, name = todo[i]
+            self._keep(name, reader._levels(found, watermark))
+
+    def _levels_of(self, text: np.ndarray, watermark: Watermark) -> np.ndarray:
+        if not len(text):
+            return np.empty(0, dtype=np.int64)
+        name = self._name_of(text, watermark)
+        if name not in self._kept:
+            self._check_ids(text)
+            self._keep(name, self._levels(self._reader(text), watermark))
+        self._kept.move_to_end(name)
+        return self._kept[name].astype(np.int64)
+
+    @cached_property
+    def _reader(self) -> TextReader:
+        return TextReader(self.model, self.policy, self.prompt_ids)
+
+    def _levels(self, reading: Reading, watermark: Watermark) -> np.ndarray:
+        """Levels of a text that was read, uint8 [n]."""
+        if self.factors:
+            places = np.minimum(np.arange(len(reading.tokens)), len(self.factors) - 1)
+            factors = np.array(self.factors, dtype=np.float32)[places]
+            most = reading.greatest * max(self.factors)
+            reading = replace(reading, strength=reading.strength * factors, greatest=most)
+        signal = expected_signal(reading, watermark, self.prompt is not None)
+        return levels_of_signal(signal, watermark).astype(np.uint8)
+
+    def _check_ids(self, text: np.ndarray) -> None:
+        if int(text.max()) >= vocabulary_size(self.model):
+            raise ValueError(
+                f"texts must hold ids below the {vocabulary_size(self.model)} logits of the model that reads them, got "
+                f"{int(text.max())}; take the tokenizer's own model"
+            )
+
+    def _name_of(self, text: np.ndarray, watermark: Watermark) -> tuple[Any, ...]:
+        """What decides the levels of a text, besides what is the same for all prompts."""
+        null = watermark.green_fraction if isinstance(watermark, GreenList) else getattr(watermark, "temperature", 1.0)
+        return (self.prompt_ids, text.tobytes(), watermark.rule, watermark.full, null)
+
+    def _keep(self, name: tuple[Any, ...], levels: np.ndarray) -> None:
+        self._kept[name] = levels
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)

@@ -1,0 +1,115 @@
+"""What a policy would do along a finished text: strengths and distributions from the teacher-forced pass.
+
+The pass gives p_{i+1} given the text's own token, where decoding looks ahead along its original one; the evaluator's
+features are otherwise those of decoding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from caw.detection.expected_signal import Reading
+from caw.evaluator import Evaluator
+from caw.evaluator.features import MAX_PREVIOUS
+from caw.models.shared_prefix import NO_PREFIX, SharedPrefix
+from caw.models.teacher import BATCH_TOKENS, check_lengths, forward, teacher_forced
+from caw.policies import CapacityPolicy, Policy, Signals
+from caw.policies.entropy import entropy
+from caw.record import Record
+
+ROWS = 16  # logit rows per op call: they stay in the CPU's cache
+SLICE = 256  # positions whose features are assembled at once
+
+
+class TextReader:
+    """Reads texts behind one prompt, each by itself, so that what it says of a text depends on no other.
+
+    Args:
+        model: a causal LM. policy: whose strengths are wanted; its target is not looked at.
+        prompt: token ids, at least one. Its keys and values are kept from the first text on.
+    """
+
+    def __init__(self, model: Any, policy: Policy, prompt: Sequence[int]) -> None:
+        self.model, self.policy, self.prompt = model, policy, list(prompt)
+        self._prefix: SharedPrefix | None = None
+
+    @torch.inference_mode()
+    def __call__(self, tokens: np.ndarray) -> Reading:
+        """The reading of a text int64 [n], n > 0; ValueError if it and the prompt are longer than the positions."""
+        whole = [*self.prompt, *tokens.tolist()]
+        check_lengths(self.model, [whole])
+        if self._prefix is None:
+            head = self.prompt[: first_row(self.prompt) - 1]
+            self._prefix = SharedPrefix.read(self.model, [head, head]) if head else NO_PREFIX
+        first = first_row(self.prompt)
+        logits, start = forward(self.model, [whole], first - 1, self._prefix)
+        return reading(logits[0, first - 1 - start :], len(self.prompt) - first, tokens, self.policy)
+
+
+def first_row(prompt: Sequence[int]) -> int:
+    """The first place whose distribution a policy may look at: those before the text's first token, as far as any."""
+    return max(1, len(prompt) - MAX_PREVIOUS)
+
+
+@torch.inference_mode()
+def read_many(
+    model: Any, policy: Policy, texts: Sequence[tuple[Sequence[int], np.ndarray]], batch_tokens: int = BATCH_TOKENS
+) -> Iterator[tuple[int, Reading]]:
+    """(index, reading) of texts (prompt, tokens), in batches, what all prompts begin with read once.
+
+    Faster than one by one; readings differ from those by rounding.
+    """
+    given = [([*prompt, *tokens.tolist()], first_row(prompt)) for prompt, tokens in texts]
+    for i, logits in teacher_forced(model, given, batch_tokens=batch_tokens, share=True):
+        prompt, tokens = texts[i]
+        yield i, reading(logits, len(prompt) - given[i][1], tokens, policy)
+
+
+def reading(logits: torch.Tensor, before: int, tokens: np.ndarray, policy: Policy) -> Reading:
+    """The reading of a text from logits [before + n + 1, V], the last row of which is behind the text."""
+    parts = [Record.from_logits(logits[at : at + ROWS]) for at in range(0, len(logits), ROWS)]
+    records = Record(*(torch.cat(tensors) for tensors in zip(*(part.tensors for part in parts), strict=True)))
+    if not bool(records.logsumexp.isfinite().all()):
+        raise ValueError("expected finite logits, the model gives others on this text; use float32")
+    n = len(tokens)
+    capacity = capacities(policy.network, records, before, n) if isinstance(policy, CapacityPolicy) else None
+    strengths, entropies = [], []
+    for at in range(0, n, ROWS):
+        here = torch.arange(at, min(at + ROWS, n), device=logits.device)
+        rows = logits[here + before].float()
+        known = None if capacity is None else capacity[here]
+        strengths.append(policy.strength(Signals(records.take(here + before), rows, known)))
+        entropies.append(entropy(rows))
+    own = records.take(torch.arange(before, before + n, device=logits.device))
+    return Reading(
+        tokens=tokens,
+        logits=own.values.cpu().numpy(),
+        ids=own.ids.cpu().numpy(),
+        logsumexp=own.logsumexp.cpu().numpy(),
+        entropy=torch.cat(entropies).cpu().numpy(),
+        strength=torch.cat(strengths).cpu().numpy(),
+        greatest=policy.max_strength,
+        capacity=(torch.full((n,), torch.nan) if capacity is None else capacity).cpu().numpy(),
+    )
+
+
+def capacities(evaluator: Evaluator, records: Record, before: int, count: int) -> torch.Tensor:
+    """Capacity float32 [count] of the tokens whose own records begin at row `before`."""
+    device, spec = records.values.device, evaluator.spec
+    network = evaluator if evaluator.mean.device == device else copy.deepcopy(evaluator).to(device)
+    rows, found = len(records.logsumexp), []
+    for at in range(0, count, SLICE):
+        here = torch.arange(at, min(at + SLICE, count), device=device) + before
+        window = []
+        for offset in range(-spec.previous, spec.next + 1):
+            there = here + offset
+            inside = (there >= 0) & (there < rows)
+            none = Record.empty(len(here), device)
+            window.append(none.where(inside, records.take(there.clamp(0, rows - 1))))
+        found.append(network(spec.assemble(window, network.token_class)))
+    return torch.cat(found)
