@@ -1,4 +1,4 @@
-# make demo | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | docs | docs-serve | benchmark |
+# make demo | serve | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | docs | docs-serve | benchmark |
 # cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
@@ -10,6 +10,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 DEMO_STAMP := $(VENV)/.installed-demo
+SERVE_STAMP := $(VENV)/.installed-serve
 TEST_STAMP := $(VENV)/.installed-test
 BUILD_FILES := pyproject.toml setup.py constraints.txt $(wildcard csrc/*.* csrc/*/*.*)
 comma := ,
@@ -20,13 +21,17 @@ comma := ,
 export GOMP_SPINCOUNT ?= 3000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup test test-fast lint format docs docs-serve clean distclean
+.PHONY: help demo serve setup test test-fast lint format docs docs-serve clean distclean
 
 help:
 	@sed -n '1,4s/^# //p' Makefile
 
 demo: $(DEMO_STAMP)
 	$(BIN)/caw demo $(ARGS)
+
+# the key comes from CAW_KEY: read -rs CAW_KEY; export CAW_KEY
+serve: $(SERVE_STAMP)
+	$(BIN)/caw serve --model smollm2-135m $(ARGS)
 
 setup: $(TEST_STAMP)
 
@@ -97,14 +102,17 @@ endef
 $(DEMO_STAMP): $(BUILD_FILES) | $(BIN)/python
 	$(call install,demo)
 
-# all that the demo needs as well, so that a fresh `make test` compiles once
+$(SERVE_STAMP): $(BUILD_FILES) | $(BIN)/python
+	$(call install,demo$(comma)serve)
+
+# all that the demo and the server need as well, so that a fresh `make test` compiles once
 $(TEST_STAMP): $(BUILD_FILES) | $(BIN)/python
 	$(call install,demo$(comma)test$(comma)gpu$(comma)bench$(comma)docs)
-	@touch $(DEMO_STAMP)
+	@touch $(DEMO_STAMP) $(SERVE_STAMP)
 
 # the stamps go too: what was compiled is gone, so the next call must install again
 clean:
-	rm -f $(DEMO_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
+	rm -f $(DEMO_STAMP) $(SERVE_STAMP) $(TEST_STAMP) caw/*.so caw/*.failed.txt
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find caw csrc triton_kernels tests benchmarks gates docs -name __pycache__ -prune -exec rm -rf {} +
 

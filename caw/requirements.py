@@ -9,6 +9,7 @@ import sys
 PACKAGES = {
     "accelerate": ("accelerate", "demo"),
     "datasets": ("datasets", "eval"),
+    "fastapi": ("fastapi", "serve"),
     "gguf": ("gguf", "demo"),
     "matplotlib": ("matplotlib", "plot"),
     "openai": ("openai", "label"),

@@ -106,7 +106,7 @@ def test_constraints_pin_what_is_asked_for(python: str) -> None:
             pinned[requirement.name] = version
     for line in importlib.metadata.requires("caw") or []:
         wanted = Requirement(line)
-        extras = ("", "demo", "test", "gpu", "docs")
+        extras = ("", "demo", "test", "gpu", "docs", "serve")
         if any(wanted.marker is None or wanted.marker.evaluate({**environment, "extra": e}) for e in extras):
             assert pinned[wanted.name] in SpecifierSet(str(wanted.specifier)), line
     assert pinned["torch"] == "2.13.0"

@@ -22,6 +22,9 @@ COMMANDS = {
     "detect": LazyCommand(
         "caw.cli.detect_command", "detect", "Test texts for a watermark, without the model and without the prompt."
     ),
+    "serve": LazyCommand(
+        "caw.cli.serve_command", "serve", "Serve a model as OpenAI's interface does, with every text marked."
+    ),
     "detection-weights": LazyCommand(
         "caw.cli.detection_weights_command", "detection_weights", "Make a table of weights for `caw detect --weights`."
     ),

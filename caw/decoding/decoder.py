@@ -44,7 +44,8 @@ class Decoder:
     def __init__(
         self, model: Any, plan: Plan, report: Callable[[str], None] | None = None, waiting: Waiting | None = None
     ) -> None:
-        self.model, self.plan, self.report, self.waiting = model, plan, report, waiting or Waiting(plan)
+        self.model, self.plan, self.report = model, plan, report
+        self.waiting = Waiting(plan) if waiting is None else waiting  # an empty one is false
         facts = plan.facts
         if plan.prompt_cache is not None:
             plan.prompt_cache.bind(model, facts.device, plan.spare_memory)

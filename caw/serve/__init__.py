@@ -1,4 +1,12 @@
 """`caw serve`: an OpenAI-compatible endpoint that marks what it says.
 
-contracts   what it asks of a registry of keys and of a log of receipts
+contracts    what it asks of a registry of keys and of a log of receipts
+app          what each path does; guard: what stands before it; running: sockets and signals
+requests     what clients send; prompts: their ids
+marking      whether and how their texts are marked
+service      from a request to an order: texts whose receipts have begun
+orders       texts under way, and the pieces that go to the client; unfolding: text from tokens
+answering    how an order reaches its client; shapes: OpenAI's JSON
+engine       the thread that owns the model; inbox: how texts get there; planning: its plan
+single       one tenant without a registry; receipt_files: receipts without one
 """

@@ -27,14 +27,17 @@ class MarkKey:
 class MarkRules:
     """What of a tenant's texts is marked; by default all of it.
 
-    found_at: p-value at which a text is tested before it leaves, None = no test. strength_factor: of the policy's
-    strength. exempt_below: requests whose greatest number of new tokens is smaller are not marked. exempt_json,
-    exempt_tools, exempt_thinking: whether answers in JSON mode, tool calls and thinking sections are left unmarked.
+    found_at: p-value at which finished texts are tested, None = no test; those that are not sent while they are made
+    are made again, more strongly, where they are not found. strict: no text leaves that is not found, so that none is
+    sent while it is made. strength_factor: of the policy's strength. exempt_below: requests whose greatest number of
+    new tokens is smaller are not marked. exempt_json, exempt_tools, exempt_thinking: whether answers in JSON mode, tool
+    calls and thinking sections are left unmarked.
 
     Raises TypeError or ValueError naming the rule.
     """
 
     found_at: float | None = None
+    strict: bool = False
     strength_factor: float = 1.0
     exempt_below: int = 0
     exempt_json: bool = False
@@ -48,7 +51,9 @@ class MarkRules:
         if self.strength_factor == 0:
             raise ValueError("strength_factor must be above 0, got 0, which marks nothing; use a key that may opt out")
         require_int("exempt_below", self.exempt_below, 0, 1 << 24)
-        for name in ("exempt_json", "exempt_tools", "exempt_thinking"):
+        if self.strict and self.found_at is None:
+            raise ValueError("strict belongs to found_at, which is missing; give e.g. found_at=1e-3, or leave it out")
+        for name in ("strict", "exempt_json", "exempt_tools", "exempt_thinking"):
             require_bool(name, getattr(self, name))
 
 

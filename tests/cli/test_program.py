@@ -14,7 +14,7 @@ import caw
 
 pytestmark = pytest.mark.usefixtures("environment")
 
-COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "tune", "benchmark",
+COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "serve", "tune", "benchmark",
             *(f"evaluate {name}" for name in ("run", "attack", "perplexity", "report", "evaluator")))  # fmt: skip
 
 

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["generate", "--model", "MODEL", "--prompt", "x", "--payload", "3", "--payload-bits", "8", "-o", "out.jsonl"],
     ),
     "generate, a .gguf file": ("accelerate", ["generate", "--model", "late.gguf", "--prompt", "x", "-o", "out.jsonl"]),
+    "serve": ("fastapi", ["serve", "--model", "MODEL"]),
     "label": (
         "openai",
         ["label", "--data-dir", ".", "--labeler", "openai", "--model", "m", "-o", "new.jsonl", "--yes"],

@@ -1,0 +1,118 @@
+"""`caw serve`: an OpenAI-compatible endpoint that marks what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from caw.cli import options as opt
+from caw.cli import serve_options as serving
+from caw.cli.errors import user_errors
+from caw.cli.policy_choice import choose_policy, what_marks
+from caw.io.files import check_paths
+from caw.io.progress import doing
+from caw.models import DEMO_MODEL, load_model
+from caw.requirements import require
+
+
+def serve(
+    model: Annotated[str, typer.Option(help=f"{DEMO_MODEL} (the demo model), a .gguf file, a folder or a hub id.")],
+    host: serving.Host = "127.0.0.1",
+    port: serving.Port = 8000,
+    name: serving.Name = None,
+    receipts: serving.Receipts = None,
+    watermark: opt.MarkName = "kgw",
+    key: opt.Key = None,
+    gamma: opt.Gamma = None,
+    delta: opt.Delta = None,
+    seeding: opt.Seeding = None,
+    context_width: opt.ContextWidth = None,
+    format: opt.FormatName = None,
+    top_k_exp: opt.TopKExp = None,
+    strength_exp: opt.StrengthExp = None,
+    policy: opt.PolicyName = None,
+    strength: opt.Strength = None,
+    nats: opt.Nats = None,
+    gap: opt.Gap = None,
+    theta: opt.Theta = None,
+    beta: opt.Beta = None,
+    evaluator: opt.EvaluatorName = None,
+    target: opt.TargetP = None,
+    found_at: serving.FoundAt = None,
+    strict: serving.Strict = False,
+    max_attempts: serving.MaxAttempts = 4,
+    exempt_below: serving.ExemptBelow = 0,
+    exempt_thinking: serving.ExemptThinking = False,
+    max_factor: serving.MaxFactor = 4.0,
+    batch_size: serving.BatchSize = 8,
+    max_length: serving.MaxLength = 2048,
+    max_waiting: serving.MaxWaiting = 256,
+    max_choices: serving.MaxChoices = 16,
+    max_body: serving.MaxBody = 1 << 20,
+    timeout: serving.Timeout = 600.0,
+    read_timeout: serving.ReadTimeout = 20.0,
+    write_timeout: serving.WriteTimeout = 30.0,
+    grace: serving.Grace = 30.0,
+    max_memory: opt.MaxMemory = None,
+    compile: opt.Compile = False,
+    dtype: opt.DType = "auto",
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+) -> None:
+    """Serve a model as OpenAI's interface does, with every text marked.
+
+    Paths: /v1/models, /v1/completions, /v1/chat/completions, /health, /metrics. Clients use any OpenAI library with
+    the base URL http://127.0.0.1:8000/v1 and any API key. Greedy texts are marked like others, and clients cannot
+    switch marks off.
+
+    Examples:
+
+    - read -rs CAW_KEY; export CAW_KEY
+    - caw serve --model smollm2-135m
+    - caw serve --model smollm2-135m --found-at 1e-3 --receipts receipts.jsonl
+    """
+    with user_errors():
+        require("fastapi", "`caw serve`")
+        from caw.serve.contracts import MarkRules
+        from caw.serve.settings import ServerSettings
+
+        check_paths({"--model": model, "--evaluator": evaluator}, {})
+        settings = ServerSettings(
+            name=name or Path(model).name, host=host, port=port, batch=batch_size, max_length=max_length,
+            rules=MarkRules(
+                found_at=found_at, strict=strict, exempt_below=exempt_below, exempt_thinking=exempt_thinking
+            ), max_waiting=max_waiting,
+            max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
+            read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
+        )  # fmt: skip
+        serving.check_access(settings.local, key)
+        mark = opt.build_watermark(
+            watermark, key,
+            {
+                "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
+                "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+            },
+        )  # fmt: skip
+        if mark is None or key is None:
+            raise ValueError("the server marks all it says, got --watermark none; choose another")
+        of_policy = {
+            "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
+            "target": target,
+        }  # fmt: skip
+        chosen, remark = choose_policy(policy, of_policy, model, marked=True)
+        how = opt.build_policy(chosen, of_policy, model)
+        serving.tell(what_marks(mark, how, remark))
+        device = opt.prepare_device(device, threads)
+        log = serving.receipt_log(receipts)
+        from caw.serve.planning import Planned
+        from caw.serve.running import server_for
+        from caw.serve.service import Service
+
+        with doing(f"loading {model}"):
+            loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+            planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
+        directory = serving.single_tenant(key, mark, settings)
+        server = server_for(Service(planned, directory, log), lambda where: serving.tell(f"listening at {where}"))
+        server.run()

@@ -1,0 +1,88 @@
+"""Options of `caw serve`, and who may ask it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from caw.cli import options as opt
+from caw.cli.options import panel
+
+if TYPE_CHECKING:
+    from caw.serve.contracts import KeyDirectory, ReceiptLog
+    from caw.serve.settings import ServerSettings
+
+SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
+ONLY = "default"  # id of the tenant where there is no registry
+
+Host = Annotated[str, panel(SERVING, "Address to listen at; 127.0.0.1 is this machine alone.", "--host")]
+Port = Annotated[int, panel(SERVING, "Port to listen at; 0 takes a free one.", "--port")]
+Name = Annotated[str | None, panel(SERVING, "Name by which clients ask for the model [that of --model].", "--name")]
+Receipts = Annotated[
+    Path | None, panel(SERVING, "JSONL file that gets a receipt of every text, never the text.", "--receipts")
+]
+Grace = Annotated[float, panel(SERVING, "Seconds that requests under way have when the server is stopped.", "--grace")]
+
+BatchSize = Annotated[int, panel(LIMITS, "Texts decoded at once.", "--batch-size")]
+MaxLength = Annotated[int, panel(LIMITS, "Most tokens of a text, its prompt included.", "--max-length")]
+MaxWaiting = Annotated[int, panel(LIMITS, "Texts that may wait; more are refused with 429.", "--max-waiting")]
+MaxChoices = Annotated[int, panel(LIMITS, "Texts that one request may ask for.", "--max-choices")]
+MaxBody = Annotated[int, panel(LIMITS, "Bytes that a request may have.", "--max-body")]
+Timeout = Annotated[float, panel(LIMITS, "Seconds that a request may take in all.", "--timeout")]
+ReadTimeout = Annotated[float, panel(LIMITS, "Seconds in which a request must have come.", "--read-timeout")]
+WriteTimeout = Annotated[
+    float, panel(LIMITS, "Seconds after which a client that takes nothing is left.", "--write-timeout")
+]
+
+FoundAt = Annotated[
+    float | None,
+    panel(MARKING, "Test finished texts at this false-positive rate; make those that are not found again, more "
+          "strongly, unless they were streamed.", "--found-at"),
+]  # fmt: skip
+Strict = Annotated[
+    bool, panel(MARKING, "No text leaves that is not found; streams then send finished texts.", "--strict")
+]
+MaxAttempts = Annotated[int, panel(MARKING, "How often a text may be made in all.", "--max-attempts")]
+ExemptBelow = Annotated[
+    int, panel(MARKING, "Leave requests for fewer new tokens than this unmarked; 0 marks all.", "--exempt-below")
+]
+ExemptThinking = Annotated[
+    bool, panel(MARKING, "Leave the thinking section that a text begins with unmarked.", "--exempt-thinking")
+]
+MaxFactor = Annotated[
+    float,
+    panel(MARKING, "Greatest strength of a text, as a multiple of the policy's; found texts need some.",
+          "--max-strength-factor"),
+]  # fmt: skip
+
+
+def check_access(host_is_local: bool, key: str | None) -> None:
+    """Raise ValueError where strangers could reach a server that knows no API keys, or nothing marks."""
+    if not host_is_local:
+        raise ValueError(
+            "a server without a registry of API keys must listen at this machine alone, got another --host; leave "
+            "--host out"
+        )
+    if key is None:
+        raise ValueError("the server needs a key to mark with, got none; set CAW_KEY or give --key")
+
+
+def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:
+    """Everybody, under one key."""
+    from caw.serve.contracts import MarkKey, Tenant
+    from caw.serve.single import SingleTenant
+
+    return SingleTenant(Tenant(ONLY, MarkKey(watermark.key_id, opt.parse_key(key)), settings.rules))
+
+
+def receipt_log(path: Path | None) -> ReceiptLog:
+    """Where receipts go."""
+    from caw.serve.receipt_files import JsonlReceipts, NoReceipts
+
+    return NoReceipts() if path is None else JsonlReceipts(path)
+
+
+def tell(line: str) -> None:
+    typer.echo(f"caw: {line}", err=True)

@@ -1,0 +1,138 @@
+"""The application: what each path does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from caw.serve.answering import Answer
+from caw.serve.errors import BAD, ApiError, encoded
+from caw.serve.guard import Guard
+from caw.serve.metrics import Metrics
+from caw.serve.requests import ChatRequest, CompletionRequest, Sampling
+from caw.serve.service import Service
+from caw.serve.settings import LOOPBACK
+from caw.serve.shapes import Chat, Completions, Shape
+
+LOG = logging.getLogger("caw.serve")
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application of a service; its engine runs from start-up to shut-down."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.engine.start(asyncio.get_running_loop())
+        try:
+            yield
+        finally:
+            await service.close()
+
+    # no pages of documentation: they would fetch scripts from elsewhere
+    app = FastAPI(title="caw", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = Metrics(service.engine)
+    settings = service.settings
+    hosts = {*LOOPBACK, "[::1]"} if settings.local else None
+    app.add_middleware(Guard, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
+    _add_errors(app, metrics)
+    _add_status(app, service, metrics)
+    _add_texts(app, service, metrics)
+    return app
+
+
+def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    """Paths of texts, and of the model that makes them."""
+    chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
+    model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
+
+    async def answer(asked: Any, shape: Shape, request: Request) -> Response:
+        tenant = await service.tenant(_bearer(request))
+        order = await service.order(asked, tenant, shape.prefix)
+        metrics.taken(order)
+        return Answer(order, shape, service.settings, metrics, usage=_wants_usage(asked))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(asked: ChatRequest, request: Request) -> Response:
+        return await answer(asked, chat, request)
+
+    @app.post("/v1/completions")
+    async def plain_completions(asked: CompletionRequest, request: Request) -> Response:
+        return await answer(asked, completions, request)
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        await service.tenant(_bearer(request))
+        return _json({"object": "list", "data": [model]})
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str, request: Request) -> Response:
+        await service.tenant(_bearer(request))
+        service.check_model(name)
+        return _json(model)
+
+
+def _add_status(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    """Paths for those who run the server."""
+
+    @app.get("/health")
+    async def health() -> Response:
+        engine = service.engine
+        if engine.failed or engine.inbox.closed:
+            return _json({"status": "failed" if engine.failed else "closing"}, 503)
+        try:
+            await service.threaded(service.receipts.check)
+        except Exception:
+            LOG.exception("receipts cannot be written")
+            return _json({"status": "receipts cannot be written"}, 503)
+        return _json({"status": "ok"})
+
+    @app.get("/metrics")
+    async def shown() -> Response:
+        return Response(metrics.shown(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_errors(app: FastAPI, metrics: Metrics) -> None:
+    """Every error in OpenAI's shape, which repeats no more of a request than the name of a parameter."""
+
+    @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> Response:
+        metrics.answered(request.url.path, error.status)
+        headers = {429: {"retry-after": "1"}, 401: {"www-authenticate": "Bearer"}}.get(error.status, {})
+        return _json(error.body, error.status, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part)[:64] for part in first["loc"] if part != "body")
+        message = f"the request is not valid: {where or 'body'}: {first['msg']}"
+        return await refused(request, ApiError(BAD, message, parameter=where or None))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        return await refused(request, ApiError(error.status_code, str(error.detail)))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return await refused(request, ApiError(500, "the server failed; try again later"))
+
+
+def _bearer(request: Request) -> str | None:
+    """The API key of a request, None without one."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" and key.strip() else None
+
+
+def _wants_usage(asked: Sampling) -> bool:
+    return asked.stream_options is not None and asked.stream_options.include_usage
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encoded(value), status, headers, "application/json")

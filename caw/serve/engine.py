@@ -1,0 +1,215 @@
+"""The thread that owns the model: texts join its batch and leave it between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from caw.decoding.decoder import Decoder
+from caw.decoding.plan import Plan
+from caw.decoding.request import Request
+from caw.decoding.sequence import ActiveSequence
+from caw.found.attempts import FoundTexts
+from caw.serve.inbox import Inbox, LiveWaiting
+from caw.serve.job import Done, Failed, Job, News, Token
+from caw.serve.thinking import Thinking
+
+LOG = logging.getLogger("caw.serve")
+MOST_FAILURES = 3  # of decoders in a row, none of which finished a text
+
+
+@dataclasses.dataclass(eq=False)
+class _Making:
+    """A job in the decoder. attempts: how it is tested, None = not; place: number of this attempt there.
+
+    thinking: of this attempt.
+    """
+
+    job: Job
+    attempts: FoundTexts | None
+    place: int
+    thinking: Thinking | None = None
+
+
+class Engine:
+    """Decodes jobs in a thread of its own, started by `start`, ended by `close`.
+
+    Args:
+        plan: of what any job may ask. most: jobs that may be under way.
+
+    tokens: new ones so far. failed: why nothing is decoded any more; "" while all is well.
+    """
+
+    def __init__(self, model: Any, plan: Plan, most: int) -> None:
+        self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True)
+        self.inbox, self.tokens, self.failed = Inbox(most), 0, ""
+        self._making: dict[int, _Making] = {}
+        self._outbox: list[tuple[Job, News]] = []
+        self._decoder: Decoder | None = None
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="caw-engine", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin; news of jobs go to this loop."""
+        self._loop = loop
+        self._thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Let all of these wait for a row, or none. Raises BusyError or ClosedError."""
+        self.inbox.put(jobs)
+
+    def cancel(self, job: Job) -> None:
+        """Stop a job at its next token; nothing more is heard of it."""
+        job.cancelled = True
+
+    @property
+    def active(self) -> int:
+        """Rows of the batch that have a text."""
+        decoder = self._decoder
+        return 0 if decoder is None else sum(row is not None for row in decoder.rows)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that have no row yet, as far as is known at this moment."""
+        return max(0, self.inbox.under_way - self.active)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more jobs, stop those under way, and wait for the thread, so many seconds at most."""
+        self._abandoned = True
+        self.inbox.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    # In the engine's thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        while not self.inbox.closed and not self.failed:
+            before = self.tokens
+            try:
+                self._decode()
+            except Exception as error:  # whatever it is, those who wait have to be told
+                LOG.exception("decoding failed")
+                failures = failures + 1 if self.tokens == before else 1
+                if failures == MOST_FAILURES:
+                    self.failed = f"{type(error).__name__} in {failures} decoders in a row"
+                    self.inbox.close()
+                self._fail_all("decoding failed on the server; try again later")
+        self._fail_all("the server is shutting down; try again later")
+
+    def _decode(self) -> None:
+        """Decode until the inbox is closed."""
+        waiting = LiveWaiting(self.plan, self.inbox, self._settle, self._admit, self._gone)
+        self._decoder = decoder = Decoder(self.model, self.plan, LOG.info, waiting)
+        for sequence in decoder.run((), self._token):
+            self._finished(sequence)
+
+    def _fail_all(self, reason: str) -> None:
+        jobs = {making.job for making in self._making.values()} | set(self.inbox.take(wait=False))
+        self._making.clear()
+        self._decoder = None
+        for job in jobs:
+            self._tell(job, Failed(reason))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Hand what is new to the loop, all at once."""
+        if self._outbox:
+            news, self._outbox = self._outbox, []
+            try:
+                self._loop.call_soon_threadsafe(_deliver, news)
+            except RuntimeError:  # the loop is closed: nobody listens
+                LOG.debug("news of %d texts after the end", len(news))
+
+    def _tell(self, job: Job, news: News) -> None:
+        """Let a job's owner know; all but tokens end the job."""
+        if not isinstance(news, Token):
+            self.inbox.ended()
+        if not job.cancelled:
+            self._outbox.append((job, news))
+
+    def _gone(self, number: int) -> bool:
+        """Whether nobody waits for a request any more; then it is forgotten."""
+        job = self._making[number].job
+        if not (job.cancelled or self._abandoned):
+            return False
+        del self._making[number]
+        self._tell(job, Failed("the server is shutting down; try again later"))
+        return True
+
+    def _admit(self, job: Job) -> None:
+        """Let a job's first attempt wait."""
+        try:
+            attempts = job.tested() if job.tested else None
+            requests = [job.request] if attempts is None else attempts.first
+            for place, request in enumerate(requests):
+                self._add(_Making(job, attempts, place), request)
+        except (ValueError, TypeError) as error:
+            LOG.warning("refused: %s", error)
+            self._tell(job, Failed("the server cannot decode with these settings; ask its operator"))
+
+    def _add(self, making: _Making, request: Request, *, ahead: bool = False) -> int:
+        assert self._decoder is not None
+        number = self._decoder.waiting.add(request, ahead=ahead)
+        making.thinking = making.job.thinking() if making.job.thinking else None
+        self._making[number] = making
+        return number
+
+    def _token(self, sequence: ActiveSequence) -> bool:
+        """Whether a text ends with its newest token."""
+        self.tokens += 1
+        making = self._making[sequence.index]
+        job = making.job
+        if making.thinking is not None and not making.thinking.over:
+            self._spare(sequence, making.thinking)
+        if job.cancelled or self._abandoned:
+            return True
+        if job.streams:
+            said = sequence.log_probs[-1] if sequence.log_probs else None
+            self._tell(job, Token(sequence.tokens[-1], said))
+        return job.stops.reached(sequence.tokens)
+
+    def _spare(self, sequence: ActiveSequence, thinking: Thinking) -> None:
+        """Mark a text from its next token on, or not; in captured steps, from the end of the rounds under way on."""
+        assert self._decoder is not None
+        before, inside = thinking.inside, thinking.after(sequence.tokens)
+        if inside != before or len(sequence.tokens) == 1:
+            factors = self._decoder.state.rows.factors
+            factors[self._decoder.rows.index(sequence)] = 0.0 if inside else sequence.request.row.strength_factor
+
+    def _finished(self, sequence: ActiveSequence) -> None:
+        making = self._making.pop(sequence.index)
+        job, attempts = making.job, making.attempts
+        if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
+            self._tell(job, Failed("the server is shutting down; try again later"))
+        elif job.cancelled or attempts is None:
+            self._tell(job, Failed(sequence.error) if sequence.error else Done(sequence, None))
+        else:
+            self._test(job, attempts, making.place, sequence)
+
+    def _test(self, job: Job, attempts: FoundTexts, place: int, sequence: ActiveSequence) -> None:
+        """Test a finished text; it leaves, or is made once more."""
+        sequence.index = place
+
+        def again(request: Request, *, ahead: bool = False) -> int:
+            return self._add(_Making(job, attempts, len(attempts.owners) - 1), request, ahead=ahead)
+
+        try:
+            done = attempts.take(sequence, again)
+        except Exception:  # of one text's test, which must not end those of others
+            LOG.exception("a text could not be tested")
+            self._tell(job, Failed("the text could not be tested on the server; try again later"))
+            return
+        if done is not None:
+            error = done.sequence.error
+            self._tell(job, Failed(error) if error else Done(done.sequence, done.receipt))
+
+
+def _deliver(news: Sequence[tuple[Job, News]]) -> None:
+    """In the event loop."""
+    for job, one in news:
+        job.listen(one)

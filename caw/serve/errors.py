@@ -1,0 +1,37 @@
+"""What a client is told when a request fails, in the shape of OpenAI's errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+BAD, DENIED, FORBIDDEN, UNKNOWN, TOO_LONG, BUSY = 400, 401, 403, 404, 413, 429
+KINDS = {
+    BAD: "invalid_request_error",
+    DENIED: "authentication_error",
+    FORBIDDEN: "permission_error",
+    UNKNOWN: "not_found_error",
+    TOO_LONG: "invalid_request_error",
+    BUSY: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """A request that fails.
+
+    status: of HTTP. message: one sentence, which names no key. code: for programs. parameter: the one at fault.
+    """
+
+    def __init__(self, status: int, message: str, *, code: str | None = None, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.parameter = status, message, code, parameter
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.parameter, "code": self.code}}
+
+
+def encoded(value: Any) -> bytes:
+    """JSON in ASCII, which holds whatever a client sent, halves of surrogate pairs too."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

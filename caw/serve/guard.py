@@ -1,0 +1,78 @@
+"""What stands before every request: the size of its body, how long it may take to come, and errors in one shape."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from caw.serve.errors import FORBIDDEN, TOO_LONG, ApiError, encoded
+
+PORT = re.compile(r":[0-9]*$")
+
+
+class Guard:
+    """Reads bodies whole before the application sees them: at most `most` bytes, in at most `seconds`.
+
+    hosts: names under which the server may be asked, None = any. A page whose name was made to lead to this machine
+    would otherwise have its visitors' browsers ask it.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, seconds: float, hosts: Collection[str] | None = None) -> None:
+        self.app, self.most, self.seconds, self.hosts = app, most, seconds, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        if self.hosts is not None and PORT.sub("", host).lower() not in self.hosts:
+            await _refuse(send, ApiError(FORBIDDEN, "this server is asked under another name; use 127.0.0.1"))
+            return
+        try:
+            body = await asyncio.wait_for(self._read(scope, receive), self.seconds)
+        except asyncio.TimeoutError:
+            await _refuse(send, ApiError(408, f"the body took longer than {self.seconds:g} s; send it faster"))
+            return
+        except ApiError as error:
+            await _refuse(send, error)
+            return
+        if body is None:  # the client left
+            return
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self.app(scope, again, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body; None where the client left before its end."""
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        too_long = ApiError(TOO_LONG, f"a body may have {self.most} bytes, got more; send less")
+        if not announced.isdigit() or int(announced[:20]) > self.most:
+            raise too_long
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self.most:
+                raise too_long
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+async def _refuse(send: Send, error: ApiError) -> None:
+    """Answer and close: what is left of the body is not read."""
+    body = encoded(error.body)
+    headers = [
+        (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close"),
+    ]  # fmt: skip
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,90 @@
+"""The plan of a server's decoder: for all that any request may ask."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import Any
+
+from caw.arguments import check_arguments
+from caw.decoding.plan import Plan, make_plan
+from caw.decoding.request import Request
+from caw.decoding.row_settings import RowLimits
+from caw.decoding.stopping import StopStrings
+from caw.decoding.workload import Workload
+from caw.detection.detector import Detector
+from caw.found.attempts import FoundTexts
+from caw.found.efforts import Effort, check_strong, efforts, greatest_factor, steered
+from caw.found.selection import weakest
+from caw.found.trial import Trial, check_markable
+from caw.models.facts import ModelFacts
+from caw.policies import Policy
+from caw.serve.settings import ServerSettings
+from caw.settings import Settings
+from caw.watermarks import Watermark
+
+
+class Planned:
+    """What one server decodes with.
+
+    Args:
+        watermark: how texts are marked; its key marks nothing, every text brings one.
+        policy: None = the plain watermark. With `rules.found_at` it gets that as its target, unless it has one.
+        max_memory, compile: as in `caw.generate`.
+
+    Raises TypeError or ValueError where these do not go together, NotImplementedError for a model that cannot branch.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        watermark: Watermark,
+        policy: Policy | None,
+        settings: ServerSettings,
+        *,
+        max_memory: str | None = None,
+        compile: bool = False,
+    ) -> None:
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.facts = facts = ModelFacts.of(model, tokenizer)
+        positions = facts.positions or settings.max_length
+        self.max_length = min(settings.max_length, positions)
+        # nobody's key: a text whose own was forgotten would be found by no one, rather than by another tenant
+        nobodys = watermark.with_key(secrets.randbits(64)).with_vocabulary(facts.vocab_size)
+        self.watermark = check_markable(nobodys)
+        policy = check_arguments(facts, tokenizer, self.watermark, policy, None)
+        check_strong(policy)
+        level = settings.rules.found_at
+        self.policy = policy if level is None else steered(policy, Detector(tokenizer, self.watermark, level))
+        self.factor = min(settings.max_factor, greatest_factor(self.watermark, self.policy))
+        self.plan = self._plan(max_memory, compile)
+        self._trials: dict[float, Trial] = {}
+
+    def _plan(self, max_memory: str | None, compile: bool) -> Plan:
+        limits = RowLimits(
+            max_new_tokens=self.max_length, ends=max(1, len(self.facts.ends)), minimum=False, log_probs=True,
+            strength_factor=self.factor,
+        )  # fmt: skip
+        work = Workload(self.settings.batch, self.max_length, limits)
+        own = Settings(max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile)
+        return make_plan(self.facts, self.watermark, self.policy, own, work)
+
+    def attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
+        """How a text is tested at a level, and made again unless `once`."""
+        if level not in self._trials:
+            self._trials[level] = Trial(Detector(self.tokenizer, self.watermark, level))
+        most = 1 if once else self.settings.max_attempts
+        settings = Settings(max_new_tokens=request.row.max_new_tokens, found_at=level, max_attempts=most)
+        tries = [self._within(effort, request.row.strength_factor) for effort in self._efforts(settings)]
+        return FoundTexts([request], self._trials[level], tries, weakest, stops, settings, self.policy)
+
+    def _efforts(self, settings: Settings) -> list[Effort]:
+        return efforts(self.watermark, self.policy, settings)
+
+    def _within(self, effort: Effort, own: float) -> Effort:
+        """An effort no stronger than the plan, for a text whose own factor is `own`."""
+        factor = min(effort.factor, self.factor / own)
+        while factor * own > self.factor:  # rounding
+            factor *= 1 - 2**-52
+        return dataclasses.replace(effort, factor=factor)

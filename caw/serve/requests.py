@@ -1,0 +1,137 @@
+"""What clients send: OpenAI's requests, as far as they are served.
+
+A parameter that is not served is accepted at its neutral value, at which it changes nothing, and refused at others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from caw.io.unicode import is_unicode
+from caw.serve.errors import BAD, ApiError
+
+MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
+# parameters that are not served, with the values that change nothing besides None; anything may be said of EVERYTHING
+EVERYTHING = object()
+NEUTRAL: dict[str, Any] = {
+    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "length_penalty": (1,),
+    "logit_bias": ({},), "top_k": (0, -1), "min_p": (0,), "best_of": (1,), "echo": (False,), "suffix": ("",),
+    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True, False), "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "use_beam_search": (False,), "skip_special_tokens": (True,), "ignore_eos": (False,), "min_tokens": (0,),
+    "stop_token_ids": ([],), "add_generation_prompt": (True,), "verbosity": ("medium",), "n_probs": (0,),
+    "service_tier": ("auto", "default"), "store": (False,), "user": EVERYTHING, "safety_identifier": EVERYTHING,
+    "prompt_cache_key": EVERYTHING, "metadata": EVERYTHING,
+}  # fmt: skip
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    include_usage: bool = False
+
+
+class Sampling(BaseModel):
+    """What both kinds of request have. watermark: this server's own; False asks for unmarked text."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    model: str = Field(max_length=1024)
+    max_tokens: int | None = Field(default=None, ge=1, le=1 << 24)
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
+    n: int | None = Field(default=None, ge=1, le=1024)
+    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 64)
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    watermark: bool | None = None
+
+    def check(self) -> None:
+        """Raise ApiError for what is not served."""
+        for name, value in (self.model_extra or {}).items():
+            allowed = NEUTRAL.get(name, (False, 0, "", [], {}))
+            if value is None or allowed is EVERYTHING or any(_same(value, one) for one in allowed):
+                continue
+            served = "is not served" if name in NEUTRAL else "is unknown"
+            raise ApiError(BAD, f"{name[:64]!a} {served} by this server; leave it out", parameter=name[:64])
+        good = all(0 < len(stop) <= MAX_STOP_LENGTH and is_unicode(stop) for stop in self.stops)
+        if len(self.stops) > MAX_STOPS or not good:
+            kind = f"up to {MAX_STOPS} valid Unicode strings of 1 to {MAX_STOP_LENGTH} letters"
+            raise ApiError(BAD, f"stop must be {kind}, got others; leave them out", parameter="stop")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def count(self) -> int:
+        """Texts that are asked for."""
+        return self.n or 1
+
+    @property
+    def alternatives(self) -> int | None:
+        """Likeliest tokens whose log-probabilities are asked for, None = none, not even the token's own."""
+        raise NotImplementedError
+
+
+class CompletionRequest(Sampling):
+    """`/v1/completions`."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = Field(default=None, ge=0, le=5)
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+
+    def as_template(self) -> dict[str, Any]:
+        """What a chat template is given."""
+        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
+        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+
+
+class ChatRequest(Sampling):
+    """`/v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1, max_length=4096)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=1 << 24)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        super().check()
+        for number, message in enumerate(self.messages):
+            extra = {name for name, value in (message.model_extra or {}).items() if value and name != "name"}
+            if extra:
+                name = min(extra)[:64]
+                raise ApiError(
+                    BAD, f"{name!a} of a message is not served by this server; leave it out",
+                    parameter=f"messages[{number}]",
+                )  # fmt: skip
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(BAD, "top_logprobs needs logprobs, which is off; set it to true", parameter="top_logprobs")
+
+
+Asked = ChatRequest | CompletionRequest
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Whether a value is this neutral one; True is no 1, but 1.0 is."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral

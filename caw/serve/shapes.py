@@ -1,0 +1,143 @@
+"""OpenAI's JSON: whole answers, chunks of a stream, and log-probabilities."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from caw.io.token_texts import token_texts
+from caw.serve.job import Token
+from caw.serve.orders import Order, Piece
+
+LEAST = -9999.0  # what OpenAI says of a token of probability 0
+
+
+class Shape(ABC):
+    """How the answers of one endpoint look. whole, part: their kinds in JSON. prefix: of ids."""
+
+    whole: str
+    part: str
+    prefix: str
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def answer(self, order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Of a request that is not streamed; pieces: one for each text, in order."""
+        choices = [{**self.choice(order, piece), "finish_reason": piece.finish} for piece in pieces]
+        return {**self._head(order, self.whole), "choices": choices, "usage": usage(order), **_said(order, pieces)}
+
+    def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
+        """One event of a stream."""
+        choice = {**self.delta(order, piece), "finish_reason": piece.finish or None}
+        return {**self._head(order, self.part), "choices": [choice], **(_said(order, [piece]) if piece.finish else {})}
+
+    def usage_chunk(self, order: Order) -> dict[str, Any]:
+        """The event that says how many tokens there were."""
+        return {**self._head(order, self.part), "choices": [], "usage": usage(order)}
+
+    def opening(self, order: Order) -> Iterator[dict[str, Any]]:
+        """Events before the first piece."""
+        return iter(())
+
+    def _head(self, order: Order, kind: str) -> dict[str, Any]:
+        return {"id": order.id, "object": kind, "created": order.created, "model": order.model}
+
+    @abstractmethod
+    def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
+        """A whole text."""
+
+    @abstractmethod
+    def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
+        """More of a text."""
+
+
+class Completions(Shape):
+    """`/v1/completions`."""
+
+    whole = part = "text_completion"
+    prefix = "cmpl-"
+
+    def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
+        return {"index": piece.choice, "text": piece.text, "logprobs": self._log_probs(order, piece)}
+
+    delta = choice
+
+    def _log_probs(self, order: Order, piece: Piece) -> dict[str, Any] | None:
+        if order.alternatives is None:
+            return None
+        text = order.texts[piece.choice]
+        columns: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token, own, likeliest in _named(self.tokenizer, piece.tokens, order.alternatives):
+            columns["tokens"].append(token)
+            columns["token_logprobs"].append(own)
+            columns["top_logprobs"].append(dict(reversed(likeliest)))  # of two tokens of one text, the likelier
+            columns["text_offset"].append(text.letters)
+            text.letters += len(token)
+        return columns
+
+
+class Chat(Shape):
+    """`/v1/chat/completions`."""
+
+    whole, part, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
+
+    def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        return {"index": piece.choice, "message": message, "logprobs": self._log_probs(order, piece.tokens)}
+
+    def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
+        said = {"content": piece.text} if piece.text else {}
+        return {"index": piece.choice, "delta": said, "logprobs": self._log_probs(order, piece.tokens)}
+
+    def opening(self, order: Order) -> Iterator[dict[str, Any]]:
+        for number in range(len(order.texts)):
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
+            yield {**self._head(order, self.part), "choices": [choice]}
+
+    def _log_probs(self, order: Order, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        if order.alternatives is None:
+            return None
+        content = [
+            {**_entry(token, own), "top_logprobs": [_entry(*pair) for pair in likeliest]}
+            for token, own, likeliest in _named(self.tokenizer, tokens, order.alternatives)
+        ]
+        return {"content": content, "refusal": None}
+
+
+def usage(order: Order) -> dict[str, int]:
+    made = order.completion_tokens
+    return {
+        "prompt_tokens": order.prompt_tokens,
+        "completion_tokens": made,
+        "total_tokens": order.prompt_tokens + made,
+    }
+
+
+def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
+    """What this server adds to OpenAI's answer: whether the texts are marked, and the ids of their receipts."""
+    return {"caw": {"marked": order.marking.marked, "receipts": [piece.receipt for piece in pieces]}}
+
+
+def _entry(token: str, value: float) -> dict[str, Any]:
+    return {"token": token, "logprob": value, "bytes": list(token.encode("utf-8", "surrogatepass"))}
+
+
+def _named(
+    tokenizer: Any, tokens: Sequence[Token], alternatives: int
+) -> Iterator[tuple[str, float, list[tuple[str, float]]]]:
+    """The text of each token, its log-probability, and those of the likeliest ones."""
+    for token in tokens:
+        said = token.log_probs
+        assert said is not None
+        shown = said.likeliest[:alternatives]
+        texts = token_texts(tokenizer, [token.id, *(other for other, _ in shown)])
+        likeliest = [(text, _finite(value)) for text, (_, value) in zip(texts[1:], shown, strict=True)]
+        yield texts[0], _finite(said.own), likeliest
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else LEAST

@@ -1,0 +1,163 @@
+"""A server with a tiny model in a thread of this process, and OpenAI's own client."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+from tiny import tiny_model, tiny_tokenizer
+
+import caw
+from caw.serve.contracts import Begun, Closed, MarkKey, MarkRules, Tenant
+from caw.serve.planning import Planned
+from caw.serve.running import QuietServer, server_for
+from caw.serve.service import Service
+from caw.serve.settings import ServerSettings
+from caw.watermarks import Watermark
+
+NAME, KEY, OTHER = "tiny", 42, "another secret"
+MARK = caw.KGW(key=1)
+
+
+@functools.cache
+def parts() -> tuple[Any, Any]:
+    """A model and its tokenizer, which several servers share."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    return model, tokenizer
+
+
+@dataclass
+class Kept:
+    """A receipt log in memory that can be made to fail. begun, closed: in order. fails: "begin", "close" or ""."""
+
+    begun: list[Begun] = field(default_factory=list)
+    closed: list[Closed] = field(default_factory=list)
+    fails: str = ""
+
+    def begin(self, begun: Begun) -> _Handle:
+        if self.fails == "begin":
+            raise OSError("no space left on device")
+        self.begun.append(begun)
+        return _Handle(self)
+
+    def check(self) -> None:
+        if self.fails:
+            raise OSError("no space left on device")
+
+
+@dataclass
+class _Handle:
+    log: Kept
+    done: bool = False
+
+    def close(self, closed: Closed) -> None:
+        if self.log.fails == "close":
+            raise OSError("no space left on device")
+        assert not self.done, "closed twice"
+        self.done = True
+        self.log.closed.append(closed)
+
+
+@dataclass
+class Directory:
+    """Tenants by API key; no other key is known."""
+
+    tenants: dict[str, Tenant]
+
+    def tenant_for(self, bearer: str | None) -> Tenant | None:
+        if bearer == "lost":
+            raise ValueError("tenant lost must have a key that marks now, found none")
+        return self.tenants.get(bearer or "")
+
+    def detection_keys(self, tenant: Tenant | None) -> tuple[MarkKey, ...]:
+        return () if tenant is None else (tenant.key,)
+
+
+DIRECTORY = Directory(
+    {
+        "one": Tenant("one", MarkKey("k1", KEY)),
+        "two": Tenant("two", MarkKey("k2", OTHER)),
+        "free": Tenant("free", MarkKey("k1", KEY), may_opt_out=True),
+        "short": Tenant("short", MarkKey("k1", KEY), MarkRules(exempt_below=10)),
+        "strong": Tenant("strong", MarkKey("k1", KEY), MarkRules(strength_factor=50)),
+        "strict": Tenant("strict", MarkKey("k1", KEY), MarkRules(found_at=1e-3, strict=True)),
+        "found": Tenant("found", MarkKey("k1", KEY), MarkRules(found_at=1e-3)),
+        "weak": Tenant("weak", MarkKey("k1", KEY), MarkRules(found_at=1e-2, strength_factor=0.1)),
+    }
+)
+
+
+@dataclass
+class Running:
+    """A server at work."""
+
+    service: Service
+    server: QuietServer
+    log: Kept
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rsplit(":", 1)[1])
+
+    def client(self, key: str = "one") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+    def complete(self, prompt: Any, *, key: str = "one", **settings: Any) -> Any:
+        """A completion, greedy unless told otherwise."""
+        asked = {"model": NAME, "temperature": 0, **settings}
+        return self.client(key).completions.create(prompt=prompt, **asked)
+
+    def idle(self) -> None:
+        """Wait until nothing is under way and all receipts are closed."""
+        engine = self.service.engine
+        until(lambda: engine.inbox.under_way == engine.active == 0 and len(self.log.closed) == len(self.log.begun))
+
+
+@contextlib.contextmanager
+def running(
+    watermark: Watermark = MARK, policy: Any = None, directory: Any = DIRECTORY, log: Any = None, **settings: Any
+) -> Iterator[Running]:
+    """A server, stopped at the end of the block; settings: of `ServerSettings`."""
+    chosen = ServerSettings(**{"name": NAME, "port": 0, "max_length": 256, "grace": 5.0, **settings})
+    log = Kept() if log is None else log
+    service = Service(Planned(*parts(), watermark, policy, chosen), directory, log)
+    started = threading.Event()
+    server = server_for(service, lambda url: started.set())
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield Running(service, server, log)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def until(reached: Any, seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def alone(prompt: Any, *, count: int = 1, key: Any = KEY, **settings: Any) -> list[str]:
+    """What `caw.generate` gives for the same request by itself; key None: unmarked."""
+    mark = None if key is None else MARK.with_key(key)
+    return list(caw.generate(*parts(), [prompt] * count, watermark=mark, progress=False, **settings).texts)
+
+
+def chat_ids(*messages: dict[str, str]) -> list[int]:
+    """The prompt that a conversation becomes."""
+    _, tokenizer = parts()
+    text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,242 @@
+"""Clients that leave, are slow, or ask for too much; receipts that cannot be written; a server that is stopped."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from serve.serving import NAME, Kept, Running, alone, running, until
+
+from caw.found.receipts import text_digest
+
+ASK: dict[str, Any] = {"model": NAME, "prompt": "the sky", "temperature": 0}
+SENT = {"authorization": "Bearer one", "content-type": "application/json"}
+
+
+def post(port: int, body: bytes, path: str = "/v1/completions", **headers: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of a raw request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    sent = {**SENT, **headers}
+    connection.request("POST", path, body, sent)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def raw_stream(port: int, **settings: Any) -> tuple[socket.socket, bytes]:
+    """A connection on which a stream has begun, and what came so far."""
+    body = json.dumps({**ASK, "stream": True, **settings}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(f"{head}content-length: {len(body)}\r\ncontent-type: application/json\r\n\r\n".encode() + body)
+    seen = b""
+    while b"data: " not in seen:
+        seen += connection.recv(65536)
+    return connection, seen
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_client_that_leaves_frees_its_row(served: Running) -> None:
+    """Its receipt says so, with the digest of what was sent; others go on undisturbed."""
+    before = len(served.log.closed)
+    connection, _ = raw_stream(served.port, max_tokens=240)
+    connection.close()
+    served.idle()
+    receipt = served.log.closed[before]
+    assert receipt.ending == "cancelled" and 0 < receipt.tokens < 240 and receipt.finish_reason == ""
+    [whole] = alone("the sky", max_new_tokens=240)
+    assert receipt.digest in {text_digest(whole[:length]) for length in range(len(whole))}
+    assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
+
+
+def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+    with running(batch=1) as served:
+        first, _ = raw_stream(served.port, max_tokens=240)
+        body = json.dumps({**ASK, "max_tokens": 200}).encode()
+        second = http.client.HTTPConnection("127.0.0.1", served.port)
+        second.request("POST", "/v1/completions", body, SENT)
+        until(lambda: len(served.log.begun) == 2)
+        second.close()
+        first.close()
+        served.idle()
+        assert [one.ending for one in served.log.closed] == ["cancelled", "cancelled"]
+        assert served.service.engine.tokens < 300
+
+
+def test_more_texts_than_may_wait_are_refused() -> None:
+    with running(batch=1, max_waiting=1) as served:
+        streams = [raw_stream(served.port, max_tokens=250)[0]]
+        body = json.dumps({**ASK, "max_tokens": 3, "n": 2}).encode()
+        status, answer = post(served.port, body)
+        assert (status, answer["error"]["type"]) == (429, "rate_limit_error")
+        assert answer["error"]["code"] == "queue_full" and len(served.log.begun) == 1
+        for stream in streams:
+            stream.close()
+        served.idle()
+        assert served.complete("the sky", max_tokens=3).choices[0].text
+
+
+def test_a_request_that_takes_too_long_ends() -> None:
+    """Before the first byte with 504, in a stream with a last event."""
+    with running(timeout=0.05) as served:
+        with pytest.raises(openai.InternalServerError, match=r"took longer than 0.05 s") as caught:
+            served.complete("the sky", max_tokens=250)
+        assert caught.value.status_code == 504
+        with pytest.raises(openai.APIError, match=r"took longer than 0.05 s"):
+            list(served.complete("the sky", max_tokens=250, stream=True))
+        served.idle()
+        assert {one.ending for one in served.log.closed} == {"failed"}
+
+
+def test_no_text_is_made_whose_receipt_cannot_be_begun() -> None:
+    with running(log=Kept(fails="begin")) as served:
+        status, answer = post(served.port, json.dumps({**ASK, "stream": True}).encode())
+        assert status == 503 and answer["error"]["message"].startswith("no receipt can be written")
+        assert served.service.engine.tokens == 0
+        connection = http.client.HTTPConnection("127.0.0.1", served.port)
+        connection.request("GET", "/health")
+        health = connection.getresponse()
+        assert health.status == 503 and b"receipts cannot be written" in health.read()
+
+
+def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:
+    """An error event, no finish_reason, no [DONE], and the connection is closed; a whole answer does not leave."""
+    log = Kept()
+    with running(log=log) as served:
+        connection, seen = raw_stream(served.port, max_tokens=60)
+        log.fails = "close"
+        seen += everything(connection)
+        assert b"the receipt of the text could not be written" in seen
+        assert b"[DONE]" not in seen and b'"finish_reason":"' not in seen and not seen.endswith(b"0\r\n\r\n")
+        status, answer = post(served.port, json.dumps({**ASK, "max_tokens": 5}).encode())
+        assert status == 500 and "receipt" in answer["error"]["message"]
+        log.fails = ""
+
+
+def test_receipts_are_begun_before_the_first_byte_and_closed_before_the_last(served: Running) -> None:
+    before = len(served.log.closed)
+    for chunk in served.complete("the sky", max_tokens=30, stream=True):
+        assert len(served.log.begun) > before
+        if chunk.choices[0].finish_reason:
+            assert len(served.log.closed) == before + 1
+    begun, closed = served.log.begun[-1], served.log.closed[-1]
+    assert (begun.tenant, begun.key_id, begun.model, begun.unmarked) == ("one", "k1", NAME, "")
+    assert "KGW(gamma=0.25" in begun.watermark and "key" not in begun.watermark
+    assert (closed.ending, closed.finish_reason, closed.tokens) == ("complete", "length", 30)
+    assert closed.digest == text_digest(alone("the sky", max_new_tokens=30)[0])
+
+
+def test_a_client_that_takes_nothing_is_left() -> None:
+    """The others are served meanwhile, and its row is free again."""
+    with running(write_timeout=0.3, max_length=512, batch=2) as served:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect(("127.0.0.1", served.port))
+        for sock in served.server.servers[0].sockets:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        ask = {**ASK, "stream": True, "max_tokens": 500, "logprobs": 5, "n": 2}
+        body = json.dumps(ask).encode()
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
+                     b"content-length: %d\r\ncontent-type: application/json\r\n\r\n" % len(body) + body)  # fmt: skip
+        until(lambda: served.log.begun)
+        assert served.complete("the sky", max_tokens=5).choices[0].text
+        served.idle()
+        endings = sorted(one.ending for one in served.log.closed)
+        assert endings in (["cancelled", "cancelled", "complete"], ["complete"] * 3)
+        slow.close()
+
+
+def test_slow_heads_and_bodies_are_not_waited_for() -> None:
+    with running(read_timeout=0.3) as served:
+        for sent in (
+            b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{",
+        ):  # fmt: skip
+            started = time.monotonic()
+            with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+                connection.sendall(sent)
+                answer = everything(connection)
+            assert time.monotonic() - started < 20
+            assert (b"408" in answer) == sent.endswith(b"{"), sent
+        assert served.complete("the sky", max_tokens=3).choices[0].text
+
+
+def test_bodies_that_are_too_large_are_refused(served: Running) -> None:
+    body = json.dumps({**ASK, "prompt": "x" * (1 << 20)}).encode()
+    status, answer = post(served.port, body)
+    assert status == 413 and "a body may have 1048576 bytes" in answer["error"]["message"]
+    connection = socket.create_connection(("127.0.0.1", served.port), timeout=60)  # without saying how long it is
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+    seen = b""
+    try:
+        for _ in range(40):
+            connection.sendall(chunk)
+        seen = everything(connection)
+    except OSError:  # closed while we were sending
+        pass
+    assert not seen or b"413" in seen
+
+
+@pytest.mark.parametrize(
+    "host, status",
+    [
+        ("localhost:80", 200), ("LOCALHOST", 200), ("[::1]:8000", 200), ("evil.example:80", 403),
+        ("127.0.0.1.evil.example", 403), ("", 403),
+    ],
+)  # fmt: skip
+def test_a_local_server_is_asked_under_its_own_names_only(served: Running, host: str, status: int) -> None:
+    assert post(served.port, json.dumps({**ASK, "max_tokens": 2}).encode(), host=host)[0] == status
+
+
+def test_a_browsers_form_is_no_request(served: Running) -> None:
+    """What pages of others can have a browser send without asking first."""
+    status, _ = post(served.port, json.dumps(ASK).encode(), **{"content-type": "text/plain"})
+    assert status == 400
+
+
+def test_a_stopped_server_finishes_what_is_under_way() -> None:
+    """New requests are refused, the stream comes to its end."""
+    log = Kept()
+    with ThreadPoolExecutor(1) as pool:
+        with running(log=log, grace=60.0) as served:
+            client = served.client()
+            seen = threading.Event()
+
+            def stream() -> str:
+                text = ""
+                for chunk in client.completions.create(**ASK, max_tokens=120, stream=True):
+                    text += chunk.choices[0].text
+                    seen.set()
+                return text
+
+            done = pool.submit(stream)
+            assert seen.wait(60)
+        assert done.result() == alone("the sky", max_new_tokens=120)[0]
+    assert [one.ending for one in log.closed] == ["complete"]
+
+
+def test_a_server_out_of_patience_ends_what_is_under_way() -> None:
+    log = Kept()
+    with running(log=log, grace=0.0, batch=1) as served:
+        connections = [raw_stream(served.port, max_tokens=250)[0]]
+        for _ in range(2):
+            other = http.client.HTTPConnection("127.0.0.1", served.port)
+            other.request("POST", "/v1/completions", json.dumps(ASK).encode(), SENT)
+        until(lambda: len(log.begun) == 3)
+    assert len(log.closed) == 3 and "complete" not in {one.ending for one in log.closed}
+    for connection in connections:
+        connection.close()

@@ -1,0 +1,69 @@
+"""The thread that decodes: what becomes of those who wait when something fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from serve.serving import Kept, alone, running
+
+from caw.decoding.eager_step import EagerStep
+from caw.serve.inbox import BusyError, ClosedError, Inbox
+
+
+def test_a_step_that_fails_fails_its_texts_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next text is made by a new decoder; what was wrong is not told to clients."""
+    with running() as served:
+        take, left = EagerStep.take, [1]
+
+        def fails(self: EagerStep, *arguments: Any) -> Any:
+            if left and left.pop():
+                raise RuntimeError("secret detail")
+            return take(self, *arguments)
+
+        monkeypatch.setattr(EagerStep, "take", fails)
+        with pytest.raises(openai.InternalServerError, match="decoding failed on the server") as caught:
+            served.complete("the sky", max_tokens=20)
+        assert "secret" not in str(caught.value)
+        served.idle()
+        assert served.log.closed[-1].ending == "failed"
+        assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
+
+
+def test_a_model_that_always_fails_makes_the_server_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as served:
+        monkeypatch.setattr(EagerStep, "take", lambda *arguments: 1 / 0)
+        for _ in range(3):
+            with pytest.raises(openai.InternalServerError):
+                served.complete("the sky", max_tokens=20)
+        with pytest.raises(openai.InternalServerError, match="shutting down") as caught:
+            served.complete("the sky", max_tokens=20)
+        assert caught.value.status_code == 503 and "ZeroDivisionError" in served.service.engine.failed
+
+
+def test_a_test_that_fails_fails_its_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(log=Kept()) as served:
+        monkeypatch.setattr("caw.found.trial.Trial.__call__", lambda *arguments: 1 / 0)
+        with pytest.raises(openai.InternalServerError, match="could not be tested"):
+            served.complete("the sky", key="found", max_tokens=20)
+        assert served.complete("the sky", max_tokens=5).choices[0].text
+        served.idle()
+        assert [one.ending for one in served.log.closed] == ["failed", "complete"]
+
+
+def test_an_inbox_takes_all_jobs_or_none() -> None:
+    inbox: Inbox = Inbox(most=3)
+    jobs: list[Any] = [object() for _ in range(4)]
+    with pytest.raises(BusyError):
+        inbox.put(jobs)
+    inbox.put(jobs[:2])
+    with pytest.raises(BusyError):
+        inbox.put(jobs[:2])
+    assert inbox.take(wait=True) == jobs[:2] and inbox.take(wait=False) == []
+    inbox.ended()
+    inbox.put(jobs[2:])
+    inbox.close()
+    with pytest.raises(ClosedError):
+        inbox.put([])
+    assert inbox.take(wait=True) == jobs[2:] and inbox.take(wait=True) == []

@@ -1,0 +1,132 @@
+"""What is marked, tested and exempted: only what the operator allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, running
+
+import caw
+from caw.found.receipts import text_digest
+from caw.policies import Target
+from caw.serve.contracts import MarkRules
+from caw.serve.marking import marking_of
+from caw.serve.settings import ServerSettings
+
+PROMPT = "the sky is blue because"
+SETTINGS = ServerSettings(name="m", max_factor=2.0)
+
+
+@pytest.fixture(scope="module")
+def steered() -> Iterator[Running]:
+    """A server whose texts are steered towards 1 %, with strengths up to four times the policy's."""
+    with running(rules=MarkRules(found_at=1e-2), max_factor=4.0) as found:
+        yield found
+
+
+def p_value(text: str) -> float:
+    return float(caw.detect(text, parts()[1], MARK.with_key(KEY)).p_value)
+
+
+def test_a_client_cannot_opt_out_unless_its_key_may(served: Running) -> None:
+    with pytest.raises(openai.PermissionDeniedError, match="needs an API key that may opt out"):
+        served.complete(PROMPT, max_tokens=20, extra_body={"watermark": False})
+    served.idle()
+    answer = served.complete(PROMPT, key="free", max_tokens=20, extra_body={"watermark": False})
+    assert answer.choices[0].text == alone(PROMPT, key=None, max_new_tokens=20)[0]
+    assert answer.caw["marked"] is False
+    begun = served.log.begun[-1]
+    assert (begun.unmarked, begun.key_id, begun.tenant) == ("the client opted out", "", "free")
+    marked = served.complete(PROMPT, key="free", max_tokens=20)
+    assert marked.choices[0].text == alone(PROMPT, max_new_tokens=20)[0] and marked.caw["marked"]
+
+
+@pytest.mark.parametrize("most, exempt", [(9, True), (10, False)])
+def test_short_requests_are_exempt_only_by_rule(served: Running, most: int, exempt: bool) -> None:
+    answer = served.complete(PROMPT, key="short", max_tokens=most)
+    assert answer.choices[0].text == alone(PROMPT, key=None if exempt else KEY, max_new_tokens=most)[0]
+    asked = served.complete(PROMPT, key="short", max_tokens=most, extra_body={"watermark": True})
+    assert asked.choices[0].text == alone(PROMPT, max_new_tokens=most)[0]
+
+
+def test_rules_that_the_server_cannot_keep_fail_before_anything_is_made(served: Running) -> None:
+    begun = len(served.log.begun)
+    with pytest.raises(openai.InternalServerError, match="stronger than this server's; ask its operator"):
+        served.complete(PROMPT, key="strong")
+    assert len(served.log.begun) == begun
+
+
+def test_a_buffered_text_is_made_until_it_is_found(served: Running) -> None:
+    """A tenth of the strength is not found; what leaves is what `caw.generate` makes with the same attempts."""
+    answer = served.complete(PROMPT, key="weak", max_tokens=60)
+    receipt = served.log.closed[-1]
+    [text] = [choice.text for choice in answer.choices]
+    assert receipt.attempts > 1 and receipt.digest == text_digest(text) and receipt.ending == "complete"
+    assert receipt.p_value == p_value(text) and receipt.found == (p_value(text) <= 1e-2)
+
+
+def test_found_texts_are_the_librarys(steered: Running) -> None:
+    """The server's own level steers; a text is what `found_at` gives."""
+    mark = MARK.with_key(KEY)
+    want = caw.generate(*parts(), PROMPT, watermark=mark, max_new_tokens=60, found_at=1e-2, progress=False)
+    answer = steered.complete(PROMPT, max_tokens=60)
+    assert answer.choices[0].text == want.texts[0]
+    assert want.receipts is not None and want.receipts[0] is not None
+    receipt = steered.log.closed[-1]
+    assert (receipt.found, receipt.attempts) == (want.receipts[0].found, want.receipts[0].attempts)
+
+
+def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> None:
+    text = "".join(chunk.choices[0].text for chunk in steered.complete(PROMPT, max_tokens=60, stream=True))
+    policy = caw.FixedStrength(1.0, target=Target(1e-2))
+    assert text == alone(PROMPT, max_new_tokens=60, policy=policy)[0]
+    receipt = steered.log.closed[-1]
+    assert receipt.attempts == 1 and receipt.p_value == p_value(text) and receipt.digest == text_digest(text)
+
+
+def test_short_texts_leave_with_a_receipt_that_says_why_they_are_not_found(steered: Running) -> None:
+    assert steered.complete(PROMPT, max_tokens=3).choices[0].text
+    receipt = steered.log.closed[-1]
+    assert receipt.found is False and "needed" in receipt.reason and receipt.ending == "complete"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_strictly_no_text_leaves_that_is_not_found(served: Running, stream: bool) -> None:
+    """A stream then sends the finished text at once; a text that cannot be found is refused before a byte leaves."""
+    answer = served.complete(PROMPT, key="strict", max_tokens=100, stream=stream)
+    texts = [chunk.choices[0].text for chunk in answer] if stream else [answer.choices[0].text]
+    assert len(texts) == 1 and p_value(texts[0]) <= 1e-3 and served.log.closed[-1].found
+    with pytest.raises(openai.InternalServerError, match="no text was made that is found to be marked") as caught:
+        served.complete(PROMPT, key="strict", max_tokens=4, stream=stream)
+    assert caught.value.code == "unfound"
+    served.idle()
+    assert served.log.closed[-1].ending == "failed" and served.log.closed[-1].digest == text_digest("")
+
+
+def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
+    policy = caw.FixedStrength(1.0, target=1e-2)
+    found = [
+        marking_of(DIRECTORY.tenants[name], SETTINGS, policy, max_tokens=9, wants=None).margin
+        for name in ("one", "weak", "found")
+    ]
+    assert found[:2] == [0.0, 0.0] and found[2] == pytest.approx(3.0902 - 2.3263, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rules, problem",
+    [
+        ({"found_at": 1.5}, "found_at must be a number"), ({"strict": True}, "strict belongs to found_at"),
+        ({"strength_factor": 0}, "strength_factor must be above 0"), ({"exempt_below": -1}, "exempt_below must be"),
+        ({"exempt_json": 1}, "exempt_json must be True or False"),
+    ],
+)  # fmt: skip
+def test_rules_are_checked(rules: dict[str, Any], problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=problem):
+        MarkRules(**rules)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "secret" not in repr(DIRECTORY) and str(KEY) not in repr(DIRECTORY.tenants["one"]) and NAME == "tiny"

@@ -1,0 +1,81 @@
+"""Receipts in a file: durable lines, also of two writers, and errors where the disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caw.serve.contracts import Begun, Closed
+from caw.serve.receipt_files import JsonlReceipts, NoReceipts
+
+
+def begun(name: str) -> Begun:
+    return Begun(name, "cmpl-1", 0, "one", "k1", "tiny", "KGW()", "FixedStrength(value=1.0)", "", 1e-3, 12.5)
+
+
+CLOSED = Closed("complete", "stop", 1e-5, True, "", 2, 30, "ab" * 32, 13.5)
+
+
+def test_lines_are_durable_when_the_calls_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    path, sync = tmp_path / "r.jsonl", os.fdatasync
+    log = JsonlReceipts(path)
+    monkeypatch.setattr(os, "fdatasync", lambda file: (synced.append(path.read_bytes().count(b"\n")), sync(file))[0])
+    handle = log.begin(begun("a"))
+    handle.close(CLOSED)
+    assert synced == [1, 2], "each line was written before it was synced"
+    first, second = (json.loads(line) for line in path.read_text().splitlines())
+    assert first == {"event": "begun", **vars(begun("a"))}
+    assert second == {"event": "closed", "id": "a", **vars(CLOSED)}
+    assert path.stat().st_mode & 0o777 == 0o600
+    log.check()
+
+
+def test_lines_of_several_threads_and_servers_do_not_mix(tmp_path: Path) -> None:
+    logs = [JsonlReceipts(tmp_path / "r.jsonl") for _ in range(2)]
+
+    def write(number: int) -> None:
+        for turn in range(25):
+            logs[number % 2].begin(begun(f"{number}-{turn}")).close(CLOSED)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert len(lines) == 200 and len({(line["event"], line["id"]) for line in lines}) == 200
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_line_joined_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, write = JsonlReceipts(tmp_path / "r.jsonl"), os.write
+    full: list[bool] = [True]
+
+    def short(file: int, data: bytes) -> int:
+        return write(file, data[:7] if full[0] and len(data) > 7 else data)
+
+    monkeypatch.setattr(os, "write", short)
+    with pytest.raises(OSError, match=r"cannot write receipts to r.jsonl: the disk is full"):
+        log.begin(begun("a"))
+    full[0] = False
+    log.begin(begun("b"))
+    lines = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert len(lines) == 2 and json.loads(lines[1])["id"] == "b"
+
+
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        JsonlReceipts(tmp_path)
+
+
+def test_no_receipts() -> None:
+    log: Any = NoReceipts()
+    log.check()
+    log.begin(begun("a")).close(CLOSED)

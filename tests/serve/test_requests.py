@@ -1,0 +1,134 @@
+"""What clients send: what is accepted, and what is refused in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from serve.serving import NAME, Running, alone
+from serve.test_answering import post
+
+PLAIN = {"model": NAME, "prompt": "the sky", "max_tokens": 4, "temperature": 0}
+CHAT = {"model": NAME, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0}
+NEUTRAL = {
+    "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "top_k": -1, "repetition_penalty": 1.0,
+    "min_p": 0, "best_of": 1, "echo": False, "suffix": None, "user": "somebody", "tools": [], "tool_choice": "none",
+    "response_format": {"type": "text"}, "metadata": {"a": "b"}, "stream_options": None, "something_new": None,
+    "another": 0, "n": 1, "stop": [], "logprobs": None, "service_tier": "auto", "parallel_tool_calls": True,
+}  # fmt: skip
+
+
+def ask(served: Running, body: Any, path: str = "/v1/completions") -> tuple[int, dict[str, Any]]:
+    return post(served.port, body if isinstance(body, bytes) else json.dumps(body).encode(), path)
+
+
+def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
+    status, answer = ask(served, {**PLAIN, **NEUTRAL})
+    assert status == 200 and answer["choices"][0]["text"] == alone("the sky", max_new_tokens=4)[0]
+    status, answer = ask(served, {**CHAT, **NEUTRAL, "messages": [{"role": "developer", "content": "hi", "name": "x"}]},
+                         "/v1/chat/completions")  # fmt: skip
+    assert status == 200 and answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "change, parameter, said",
+    [
+        ({"presence_penalty": 0.5}, "presence_penalty", "is not served"),
+        ({"top_k": 5}, "top_k", "is not served"),
+        ({"echo": True}, "echo", "is not served"),
+        ({"best_of": True}, "best_of", "is not served"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "is not served"),
+        ({"tools": [{"type": "function"}]}, "tools", "is not served"),
+        ({"something": "x"}, "something", "is unknown"),
+        ({"temperature": -1}, "temperature", "greater than or equal to 0"),
+        ({"temperature": "1"}, "temperature", "number"),
+        ({"top_p": 0}, "top_p", "greater than 0"),
+        ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+        ({"max_tokens": True}, "max_tokens", "valid integer"),
+        ({"n": 100}, "n", "may ask for 16 texts, got 100"),
+        ({"max_tokens": 500}, "prompt", "a text may have 256 tokens in all"),
+        ({"seed": 1 << 64}, "seed", "less than"),
+        ({"stop": ["a"] * 17}, "stop", "stop must be up to 16"),
+        ({"stop": [""]}, "stop", "stop must be"),
+        ({"prompt": ""}, "prompt", "at least one token"),
+        ({"prompt": []}, "prompt", "at least one token"),
+        ({"prompt": [5, 10**9]}, "prompt", "token ids must be below"),
+        ({"prompt": [-1]}, "prompt", "token ids must be"),
+        ({"prompt": ["x", ""]}, "prompt", "at least one token"),
+        ({"logprobs": 6}, "logprobs", "less than or equal to 5"),
+        ({"prompt": ["x"] * 17}, "n", "may ask for 16 texts, got 17"),
+        ({"stop": "\ud800"}, "stop", "valid Unicode"),
+        ({"prompt": "half \ud800 pair"}, None, "valid Unicode"),
+    ],
+)
+def test_bad_values_are_refused(served: Running, change: dict[str, Any], parameter: str | None, said: str) -> None:
+    begun = len(served.log.begun)
+    status, answer = ask(served, {**PLAIN, **change})
+    error = answer["error"]
+    assert status == 400 and error["type"] == "invalid_request_error" and said in error["message"]
+    assert parameter is None or error["param"].split(".")[0] == parameter
+    assert len(served.log.begun) == begun
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"messages": []}, "at least 1 item"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
+        (
+            {"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]},
+            "'tool_calls' of a message is not served",
+        ),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ],
+)
+def test_bad_chats_are_refused(served: Running, change: dict[str, Any], said: str) -> None:
+    status, answer = ask(served, {**CHAT, **change}, "/v1/chat/completions")
+    assert status == 400 and said in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"model": 1e999}',
+        b"\xff\xfe",
+        b'{"model":"tiny","prompt":"x","temperature":NaN}',
+        b'{"model":"tiny","prompt":"x","seed":' + b"9" * 5000 + b"}",
+        b'{"model":"tiny","prompt":{"a":1}}',
+        b'{"model":null,"prompt":"x"}',
+    ],
+)
+def test_malformed_bodies_are_refused(served: Running, body: bytes) -> None:
+    status, answer = ask(served, body)
+    assert (
+        status == 400 and answer["error"]["type"] == "invalid_request_error" and len(answer["error"]["message"]) < 600
+    )
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/v1/embeddings", "/v1/completions/../../etc/passwd"])
+def test_other_paths_are_unknown(served: Running, path: str) -> None:
+    status, answer = ask(served, PLAIN, path)
+    assert status == 404 and answer["error"]["type"] == "not_found_error"
+
+
+def test_another_model_is_unknown(served: Running) -> None:
+    status, answer = ask(served, {**PLAIN, "model": "x" * 1000})
+    assert status == 404 and answer["error"]["code"] == "model_not_found" and len(answer["error"]["message"]) < 200
+
+
+def test_parts_of_a_message_are_joined(served: Running) -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    asked = {**CHAT, "messages": [{"role": "user", "content": parts}]}
+    answers = [ask(served, body, "/v1/chat/completions")[1]["choices"] for body in (asked, CHAT)]
+    assert answers[0] == answers[1]

@@ -1,0 +1,52 @@
+"""The thinking section at the beginning of a text, and marks that leave it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from serve.serving import DIRECTORY, KEY, MARK, Directory, parts, running
+
+import caw
+from caw.serve import thinking
+from caw.serve.contracts import MarkKey, MarkRules, Tenant
+from caw.serve.thinking import Thinking
+
+
+@pytest.mark.parametrize(
+    "prompt, text, inside",
+    [
+        ("x", "<think>ab</think>cd", "<think>ab</think"), ("x", " <think>a</think>b<think>c", " <think>a</think"),
+        ("x", "ab<think>cd</think>", ""), ("x", "<thank>cd", ""), ("x", "<think>never ends", "<think>never ends"),
+        ("x<think>\n", "ab</think>cd<think>e", "ab</think"), ("x<think></think>", "ab", ""),
+    ],
+)  # fmt: skip
+def test_the_section_is_the_one_at_the_beginning(prompt: str, text: str, inside: str) -> None:
+    """After each letter: whether the next one belongs to the section, which it does from the end of <think> on."""
+    _, tokenizer = parts()
+    following = Thinking(tokenizer, tokenizer(prompt)["input_ids"])
+    letters = [tokenizer(letter)["input_ids"][0] for letter in text]
+    found = [following.after(letters[: place + 1]) for place in range(len(letters))]
+    begin = 0 if prompt.endswith("<think>\n") else inside.find("<think>") + 6
+    assert found == [bool(inside) and begin <= place < len(inside) for place in range(len(letters))]
+
+
+def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the closing string the model's own tokens, behind it those that its mark gives."""
+    model, tokenizer = parts()
+    prompt: Any = tokenizer("x<think>")["input_ids"]
+    [first] = caw.generate(model, tokenizer, [prompt], watermark=MARK.with_key(KEY), max_new_tokens=1,
+                           progress=False).sequences  # fmt: skip
+    own = caw.generate(model, tokenizer, [[*prompt, *first]], max_new_tokens=60, progress=False).sequences[0]
+    close = tokenizer.decode(own[24:27])
+    place = next(n for n in range(1, 60) if close in tokenizer.decode([*first, *own[:n]]))
+    monkeypatch.setattr(thinking, "CLOSE", close)
+    rules = MarkRules(exempt_thinking=True)
+    tenants = {**DIRECTORY.tenants, "thinks": Tenant("thinks", MarkKey("k1", KEY), rules)}
+    with running(directory=Directory(tenants)) as served:
+        text = served.complete(prompt, key="thinks", max_tokens=60).choices[0].text
+        assert served.log.begun[-1].policy.endswith("; thinking sections unmarked")
+        whole = served.complete(prompt, key="one", max_tokens=60).choices[0].text
+    unmarked = tokenizer.decode([*first, *own[:place]])
+    assert text.startswith(unmarked) and not whole.startswith(unmarked)
+    assert not text.startswith(tokenizer.decode([*first, *own[: place + 25]])), "marked again behind the section"
