@@ -84,6 +84,12 @@ GATES = (
         minutes=1,
     ),
     Gate(
+        "serve",
+        "a hundred clients at once get the texts that they would get alone, and memory stays where it was",
+        ("caw/serve/*.py", "caw/decoding/*.py", "caw/found/*.py", *CPP, "tests/serve/*.py", "tests/tiny.py"),
+        minutes=5,
+    ),
+    Gate(
         "isa",
         "the fast tests with the instruction sets of older and other processors",
         (*LIBRARY, "tests/*.py"),
