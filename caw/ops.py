@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from caw import _ext
+from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_layer_ref import decoder_layer_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 from caw.ops_ref.permutation_ref import (
@@ -310,6 +311,27 @@ small_linear = _register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
     torch.nn.functional.linear,
     lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])),
+)
+
+# weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantised.h
+# pack_blocks: uint8 [O, bytes of a row] of ggml's type `type` -> uint8 [N], what products read; `fast` rounds the rows
+#   that it is multiplied by to 8 bits
+# unpack_rows: rows of it dequantised, float32 [len(rows), K], as the gguf package does, bit for bit
+# quantised_linear: float32 x [M, K] times it transposed, plus bias; a row has the same bits whatever rows are beside it
+pack_blocks = _register(
+    "pack_blocks(Tensor blocks, int type, bool fast=False) -> Tensor",
+    None,
+    lambda blocks, type, fast=False: blocks.new_empty((packed_bytes(blocks.shape[0], blocks.shape[1], type),)),
+)
+unpack_rows = _register(
+    "unpack_rows(Tensor packed, Tensor rows, int size) -> Tensor",
+    None,
+    lambda packed, rows, size: packed.new_empty((rows.shape[0], size), dtype=torch.float32),
+)
+quantised_linear = _register(
+    "quantised_linear(Tensor x, Tensor packed, int outputs, Tensor? bias=None) -> Tensor",
+    None,
+    lambda x, packed, outputs, bias=None: x.new_empty((x.shape[0], outputs)),
 )
 
 # decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch. CPU only

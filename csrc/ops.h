@@ -68,6 +68,13 @@ Tensor generator_words(const Tensor& seeds, const Tensor& indices);
 
 Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias);
 
+// A file's blocks of weights [O, bytes] in the layout of csrc/blocks.h, and rows of it as floats.
+Tensor pack_blocks(const Tensor& blocks, int64_t type, bool fast);
+
+Tensor unpack_rows(const Tensor& packed, const Tensor& rows, int64_t size);
+
+Tensor quantised_linear(const Tensor& x, const Tensor& packed, int64_t outputs, const std::optional<Tensor>& bias);
+
 Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
     const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,

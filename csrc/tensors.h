@@ -84,6 +84,7 @@ inline Tensor make(std::initializer_list<int64_t> shape, ScalarType type, const 
       : type == ScalarType::Double               ? aoti_torch_dtype_float64()
       : type == ScalarType::Int                  ? aoti_torch_dtype_int32()
       : type == ScalarType::Bool                 ? aoti_torch_dtype_bool()
+      : type == ScalarType::Byte                 ? aoti_torch_dtype_uint8()
                                                  : aoti_torch_dtype_int64();
   const bool cuda = beside && beside->is_cuda();
   const int32_t device = cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu();

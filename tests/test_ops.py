@@ -69,6 +69,10 @@ def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
     return [hidden, *rotary, k_cache[..., :dim], v_cache[..., :dim], *scratch, 1, lengths, given, biases, 1e-5, scale]
 
 
+def packed_weights() -> torch.Tensor:
+    return ops.pack_blocks(torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6)
+
+
 def record_inputs() -> list[torch.Tensor]:
     return list(ops.topk_softmax(torch.randn(B, V), K))
 
@@ -163,6 +167,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         layer_inputs(False), [*layer_inputs(True), 3],
         [*layer_inputs(False, packed=True), None, torch.tensor([0, 2, 2])],
     ],
+    "pack_blocks": lambda: [[torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, fast] for fast in (False, True)],
+    "unpack_rows": lambda: [[packed_weights(), torch.tensor([0, V - 1, 3]), 64]],
+    "quantised_linear": lambda: [[torch.randn(2, 64), packed_weights(), V, bias] for bias in (None, torch.randn(V))],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
 
@@ -239,5 +246,5 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (2, "d03583da45d8b2ae"), every
+    assert (_ext.SCHEMAS, found) == (3, "a152e6a31657c229"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()

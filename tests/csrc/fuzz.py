@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from caw import ops
+from caw.ops_ref.block_types import BLOCK_TYPES
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 EVERY = [*FLOATS, torch.float64, torch.int64, torch.int32, torch.bool]
@@ -217,6 +218,35 @@ def linear() -> Any:
     return ops.small_linear(tensor([rows, inputs], dtype), tensor([outputs, inputs], dtype).contiguous(), bias)
 
 
+def packed() -> torch.Tensor:
+    """Packed weights of some type, sometimes with a byte changed or some missing."""
+    kind = random.choice([2, 3, 6, 7, 8, 10, 11, 12, 13, 14])
+    blocks = [random.choice([1, 3, 16, 33]), random.choice([1, 2, 9]) * BLOCK_TYPES[kind].bytes]
+    made = ops.pack_blocks(torch.randint(0, 256, blocks).to(torch.uint8), kind, random.random() < 0.5)
+    if random.random() < 0.2:
+        made[random.randrange(64)] = random.randrange(256)
+    return made if random.random() < 0.9 else made[: random.randrange(made.numel())]
+
+
+def pack() -> Any:
+    shape = [size(), random.choice([0, 18, 20, 22, 34, 84, 144, 210, 211])]
+    return ops.pack_blocks(tensor(shape, torch.uint8, 255), random.choice([2, 3, 6, 8, 10, 12, 14, number()]))
+
+
+def unpack() -> Any:
+    weights = packed()
+    inputs = int(weights[24:32].view(torch.int64)) if weights.numel() >= 32 else 32
+    return ops.unpack_rows(weights, tensor([size()], torch.int64, 4), inputs)
+
+
+def quantised() -> Any:
+    weights = packed()
+    outputs, inputs = weights[16:32].view(torch.int64).tolist() if weights.numel() >= 32 else (3, 32)
+    inputs = inputs if 0 < inputs <= 4096 else 32
+    bias = tensor([min(abs(outputs), 99)], torch.float32) if random.random() < 0.5 else None
+    return ops.quantised_linear(tensor([size(), inputs], torch.float32), weights, outputs, bias)
+
+
 def layer() -> Any:
     batch, slots, kv_heads, group, dim, width = (
         size(),
@@ -256,7 +286,7 @@ def layer() -> Any:
 
 CALLS: list[Callable[[], Any]] = [
     topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
-    lists, members, words, linear, layer,
+    lists, members, words, linear, layer, pack, unpack, quantised,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some
 

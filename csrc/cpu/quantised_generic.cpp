@@ -1,0 +1,46 @@
+// quantised_linear for any machine.
+#include "kernels_common.h"
+#include "quantised.h"
+
+#define CAW_LEVEL 1
+namespace caw {
+namespace {
+#include "simd.inc"
+
+#include "quantised.inc"
+
+struct Sums {
+  template <int64_t kGroup, int R, int D>
+  static void rows(const Activations& x, int64_t m, int64_t unit, int64_t units, int shift, const Chunk& chunk,
+      bool minimum, float* sums) {
+    constexpr int64_t kGroups = kUnit / kGroup, kRows = kGroup / 4;
+    for (int r = 0; r < R; ++r)
+      for (int64_t g = 0; g < units * kGroups; ++g) {
+        const int64_t at = unit * kGroups + g, u = g / kGroups, from = g % kGroups * kRows;
+        int32_t whole[D][kTileOutputs];
+        for (int d = 0; d < D; ++d) {
+          const int8_t* digit = x.digit(d, m + r) + (unit + u) * kUnit + from * 4;
+          const int32_t start = x.sums(kGroup, d, m + r)[at] * (1 << shift);
+          for (int o = 0; o < kTileOutputs; ++o) {
+            int32_t sum = start;
+            for (int64_t k = 0; k < kGroup; ++k) sum += int32_t(chunk.quants[u][from + k / 4][4 * o + k % 4]) * digit[k];
+            whole[d][o] = sum;
+          }
+        }
+        const float scale = x.scale.data()[(m + r) * x.units() + unit + u], total = x.totals(kGroup, m + r)[at];
+        for (int o = 0; o < kTileOutputs; ++o) {
+          float& sum = sums[r * kTileOutputs + o];
+          const float product = D == 1 ? float(whole[0][o])
+                                       : std::fma(float(whole[D - 1][o]), 65536.0f,
+                                             float(whole[D > 1 ? 1 : 0][o] * 256 + whole[0][o]));
+          sum = std::fma(chunk.scale[g][o] * scale, product, sum);
+          if (minimum) sum = std::fma(chunk.minimum[g][o], total, sum);
+        }
+      }
+  }
+};
+
+#include "quantised_rows.inc"
+}  // namespace
+extern const QuantisedKernel kQuantisedGeneric = {"generic", digits, multiply};
+}  // namespace caw

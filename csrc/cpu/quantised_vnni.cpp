@@ -1,0 +1,30 @@
+// quantised_linear with AVX-512 and its products of bytes (VNNI).
+#include "kernels_common.h"
+#include "quantised.h"
+
+#if CAW_X86
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+#define CAW_LEVEL 3
+namespace caw {
+namespace {
+#include "simd.inc"
+
+#include "quantised.inc"
+
+#include "quantised_vnni.inc"
+
+#include "quantised_rows.inc"
+}  // namespace
+extern const QuantisedKernel kQuantisedVnni = {"vnni", digits, multiply};
+}  // namespace caw
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

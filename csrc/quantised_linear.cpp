@@ -1,0 +1,84 @@
+// quantised_linear on the CPU: x [M, K] times packed weights [O, K] transposed. Arithmetic: csrc/cpu/quantised.h.
+#include "quantised_linear.h"
+
+#include <algorithm>
+
+#include "convert.h"
+#include "ops.h"
+
+namespace caw {
+
+namespace {
+constexpr int64_t kPage = 4096, kRowsBeyond = 16;  // tiles are read whole, so the last rows may reach over the end
+constexpr int64_t kSecondLevelBytes = 1 << 20;     // of digits that all weights go over before the next rows
+}  // namespace
+
+Activations::Activations(int64_t rows, int64_t size, bool fast)
+    : rows(rows), size(size), stride(size % kPage == 0 ? size + kLine : size), digits(fast ? 1 : kDigits) {
+  whole.resize((digits * rows + kRowsBeyond) * stride);
+  std::fill_n(whole.data() + digits * rows * stride, kRowsBeyond * stride, int8_t(0));
+  scale.resize(rows * units());
+  negative.resize(digits * rows * units() * 3);
+  total.resize(rows * units() * 3);
+}
+
+void fill(const float* x, int64_t apart, Activations& to) {
+  for_each_part(to.rows, to.size, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) quantised_kernel().digits(x + m * apart, m, to);
+  });
+}
+
+void multiply_outputs(const Activations& x, const Packed& w, int64_t first, int64_t count, float* sums, float* out,
+    int64_t apart) {
+  for (int64_t o = 0; o < count; o += kTileOutputs) {
+    const int64_t tile = (first + o) / kTileOutputs, some = std::min(kTileOutputs, count - o);
+    quantised_kernel().multiply(x, {w.form, w.quants(tile), w.scales(tile)}, sums);
+    for (int64_t m = 0; m < x.rows; ++m) std::memcpy(out + m * apart + o, sums + m * kTileOutputs, size_t(some) * 4);
+  }
+}
+
+int64_t packed_tile_cost(const Packed& w, int64_t rows) {
+  // 10 bytes a nanosecond, or 80 products
+  return std::max(w.tile / 10, kTileOutputs * w.size * rows / 80);
+}
+
+Tensor quantised_linear(const Tensor& x, const Tensor& weight, int64_t outputs, const std::optional<Tensor>& bias) {
+  const Packed w = packed("packed", weight);
+  require(outputs == w.outputs, "outputs must be that of the packed weights, " + std::to_string(w.outputs) + ", got " +
+      std::to_string(outputs));
+  require(x.dim() == 2 && x.size(1) == w.size,
+      "x must have shape [M, " + std::to_string(w.size) + "], got " + shape_of(x));
+  require_dtype("x", x, ScalarType::Float, "float32");
+  const Tensor input = dense(x);
+  const float *from = static_cast<const float*>(input.const_data_ptr()), *added = nullptr;
+  Tensor plain = input;
+  if (bias.has_value()) {
+    require_shape("bias", *bias, {w.outputs});
+    require_dtype("bias", *bias, ScalarType::Float, "float32");
+    plain = dense(*bias);
+    added = static_cast<const float*>(plain.const_data_ptr());
+  }
+  Tensor out = make({x.size(0), w.outputs}, ScalarType::Float);
+  float* target = static_cast<float*>(out.mutable_data_ptr());
+  const int64_t most = std::max<int64_t>(16, kSecondLevelBytes / (w.size * kDigits) / 16 * 16);
+  for (int64_t m = 0; m < x.size(0); m += most) {
+    const int64_t rows = std::min(most, x.size(0) - m);
+    Activations digits(rows, w.size, w.fast);
+    fill(from + m * w.size, w.size, digits);
+    for_each_part(w.count(), packed_tile_cost(w, rows), [&](int64_t begin, int64_t end) {
+      Aligned<float> sums;
+      sums.resize(rows * kTileOutputs);
+      for (int64_t tile = begin; tile < end; ++tile) {
+        const int64_t first = tile * kTileOutputs, count = std::min(kTileOutputs, w.outputs - first);
+        float* part = target + m * w.outputs + first;
+        multiply_outputs(digits, w, first, count, sums.data(), part, w.outputs);
+        if (added)
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t o = 0; o < count; ++o) part[r * w.outputs + o] += added[first + o];
+      }
+    });
+  }
+  return out;
+}
+
+}  // namespace caw
