@@ -52,8 +52,9 @@ class Decoder:
         self.step: EagerStep | FixedStep = (FixedStep if plan.captured else EagerStep)(model, plan)
         self.lock, self.attention = model_lock(model), caw_attention(model)
         self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model)
-        with self.mode:
-            self.linears = SmallLinears(model, enabled=plan.kernels.native)
+        with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
+            linears = SmallLinears.kept if plan.settings.compile else SmallLinears
+            self.linears = linears(model, enabled=plan.kernels.native)
         self.cache = (SpreadCache if facts.spread else SiblingCache)(
             facts.config.num_hidden_layers, plan.batch, plan.capacity, plan.slots, facts.device, plan.copies,
             plan.kernels, plan.settings.prefill_attention,

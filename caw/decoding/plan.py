@@ -10,7 +10,7 @@ from caw.decoding.capturable import capturable, will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
 from caw.decoding.forward.prefill_attention import check_prefill_attention
 from caw.decoding.memory_needs import decoding_needs
-from caw.decoding.plan_defaults import candidate_slots, history_needed, marks_eos
+from caw.decoding.plan_defaults import cache_places, candidate_slots, history_needed, marks_eos
 from caw.decoding.prompt_cache import PromptCache, positions_back
 from caw.decoding.row_settings import RowLimits, RowSettings
 from caw.decoding.warping import Warper, make_warper
@@ -30,7 +30,7 @@ class Plan:
     limits: how far the texts may differ. warper: what is done to logits before the choice, None = nothing.
     mark_eos: whether marks may decide where a text ends; False keeps the original token wherever one of `facts.ends`
         is among the candidates that the policy's greatest strength reaches.
-    batch: sequences at once. capacity: tokens (prompt + new) of each.
+    batch: sequences at once. capacity: tokens (prompt + new) that each has room for.
     slots: C, candidates that one forward carries at most. copies: of each prefix, more than 1 for the batch baseline.
     history: N-, how many earlier distributions the policy's evaluator reads. reach: how many of them a prompt is read
         for, which a prompt cache may want more of.
@@ -112,6 +112,7 @@ def make_plan(
     slots, history = candidate_slots(watermark, policy, settings, max_strength), history_needed(policy)
     copies = slots if settings.branching == "batch" else 1
     reach = positions_back(history, prompt_cache)
+    capacity = cache_places(capacity, facts.device, settings.compile)
     spare = None
     if not inside_generate:
         needs = decoding_needs(facts, capacity, slots, copies, reach, limit)

@@ -17,6 +17,9 @@ from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
 
+# of one model in one process, one for each batch, number of slots and size of the cache; torch gives up after eight
+COMPILED = 1000
+
 
 class FixedStep(Step):
     """Carries as many candidates as the ladder can have rungs, and reads every record that could differ.
@@ -54,8 +57,10 @@ class FixedStep(Step):
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        model = self.model if self.body is None else self.body
-        return forward_all(model, cache, candidates, self.settings.branching, cache.capacity)
+        if self.body is None:
+            return forward_all(self.model, cache, candidates, self.settings.branching, cache.capacity)
+        with torch._dynamo.config.patch(recompile_limit=COMPILED, accumulated_recompile_limit=COMPILED):
+            return forward_all(self.body, cache, candidates, self.settings.branching, cache.capacity)
 
     def commit(
         self,

@@ -7,7 +7,9 @@ as one token.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import Linear
@@ -32,6 +34,22 @@ class SmallLinears:
         self._forwards: list[tuple[dict[str, Any], Any]] = [(layer.__dict__, _Forward(layer)) for layer in layers]
         if usable:
             self._forwards += fused_forwards(model)
+        self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
+
+    @classmethod
+    def kept(cls, model: Any, *, enabled: bool) -> SmallLinears:
+        """Those made for this model before, as long as they would be the same now.
+
+        torch.compile's code holds only as long as the functions that it was made from, and making it takes a minute.
+        """
+        now, before = cls(model, enabled=enabled), _kept.get(model)
+        if before is None or not before._same(now):
+            before = _kept[model] = now
+        return before
+
+    def _same(self, other: SmallLinears) -> bool:
+        mine, others = ([*x._parts, *(forward.layer for _, forward in x._forwards)] for x in (self, other))
+        return len(mine) == len(others) and all(map(operator.is_, mine, others))
 
     def __enter__(self) -> None:
         # straight into __dict__: Module.__setattr__ would cost more than the smallest layers
@@ -56,3 +74,6 @@ class _Forward:
         if not (fits and weight.is_cpu and weight.is_contiguous() and type(weight.data) is torch.Tensor):
             return linear(x, weight, bias)
         return ops.small_linear(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)
+
+
+_kept: WeakKeyDictionary[Any, SmallLinears] = WeakKeyDictionary()

@@ -213,6 +213,22 @@ def test_a_compiled_body(llama: Any, watermark: str, monkeypatch: pytest.MonkeyP
     assert made == [{"fullgraph": True, "dynamic": False}]
 
 
+def test_a_compiled_body_serves_later_calls(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call compiled the body again, and the ninth died of torch's limit."""
+    inner, prompts, model = torch.compile, [prompt(3), prompt(4, 1)], copy.deepcopy(llama)
+    monkeypatch.setattr(torch, "compile", lambda f, **k: inner(f, backend="eager", **k))
+    expected = [run(model, prompts, max_new_tokens=n).tokens for n in (4, 5, 6)]
+    torch._dynamo.reset()
+    assert run(model, prompts, compile=True, max_new_tokens=4).tokens == expected[0]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert [run(model, prompts, compile=True, max_new_tokens=n).tokens for n in (5, 6)] == expected[1:]
+    with torch._dynamo.config.patch(recompile_limit=1):  # other batches are other code
+        assert run(model, prompts[:1], compile=True, max_new_tokens=4).tokens == expected[0][:1]
+    model.model.layers[0].mlp = copy.deepcopy(model.model.layers[0].mlp)  # somebody changes the model
+    model.model.layers[0].mlp.down_proj.weight.zero_()
+    assert run(model, prompts, compile=True, max_new_tokens=4).tokens == run(model, prompts, max_new_tokens=4).tokens
+
+
 # Which steps are taken ---------------------------------------------------------------------------------------------
 
 
