@@ -5,7 +5,7 @@
 
 Both use torch's stable ABI, so that one file serves torch 2.11 to 2.15 and every Python from 3.10. Torch must be
 importable while building (`--no-build-isolation`). A build that fails leaves the reason beside the package and the
-library on its PyTorch reference; CAW_EXT=require makes it fatal.
+library on its PyTorch reference; CAW_EXT=require makes it fatal, once all that can be built is in its place.
 """
 
 import os
@@ -18,6 +18,10 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parent
 REQUIRE = os.environ.get("CAW_EXT") == "require"
 FLAGS = runpy.run_path(str(ROOT / "csrc" / "build_flags.py"))
+
+# before torch looks for it
+if home := runpy.run_path(str(ROOT / "csrc" / "cuda_home.py"))["cuda_home"]():
+    os.environ["CUDA_HOME"] = home
 
 try:
     import torch
@@ -71,6 +75,9 @@ def builder():
         def run(self):
             self.beside_sources = self.inplace  # setuptools builds elsewhere first and forgets it meanwhile
             super().run()
+            # what could be built is in its place by now: a GPU's kernels that fail take no CPU's along
+            if REQUIRE and self.failures:
+                sys.exit(f"CAW_EXT=require, and {', '.join(self.failures)} was not built; the reason stands above")
 
         def build_extensions(self):
             every, self.failures = self.extensions, {}
@@ -79,7 +86,7 @@ def builder():
                 try:
                     super().build_extensions()
                 except BaseException as error:  # distutils and ninja raise SystemExit too
-                    if REQUIRE or isinstance(error, KeyboardInterrupt):
+                    if isinstance(error, KeyboardInterrupt):
                         raise
                     self.failures[extension.name] = f"{type(error).__name__}: {error}"
                 self.note(extension.name)

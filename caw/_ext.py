@@ -12,22 +12,26 @@ import torch
 
 SCHEMAS = 3  # number of the op schemas, as in csrc/schemas.h: raised with every change of a schema
 REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ compiler)"
+REMEDY_CUDA = (
+    "build it with `CAW_BUILD_CUDA=1 pip install -e . --no-build-isolation` (needs nvcc and, in $CUDA_HOME or "
+    "/usr/local/cuda, the toolkit of torch's CUDA version)"
+)
 
 
-def _load(name: str) -> str:
+def _load(name: str, remedy: str = REMEDY) -> str:
     """Load a library; the reason if it cannot be loaded, else an empty string."""
     spec = importlib.util.find_spec(f"caw.{name}")
     if spec is None or spec.origin is None:
         # what setup.py left behind when the build failed; pip hides its warning
         failure = Path(__file__).parent / f"{name}.failed.txt"
         found = f"was not built: {failure.read_text().strip()}" if failure.is_file() else "is not installed"
-        return f"caw's compiled extension {name} {found}; {REMEDY}"
+        return f"caw's compiled extension {name} {found}; {remedy}"
     if not _fits(Path(spec.origin)):
-        return f"caw's compiled extension {name} was built for other operator schemas than these; {REMEDY}"
+        return f"caw's compiled extension {name} was built for other operator schemas than these; {remedy}"
     try:
         torch.ops.load_library(spec.origin)
     except OSError as error:
-        return f"caw's compiled extension {name} does not load ({error}); {REMEDY}"
+        return f"caw's compiled extension {name} does not load ({error}); {remedy}"
     return ""
 
 
@@ -39,7 +43,7 @@ def _fits(library: Path) -> bool:
 
 WHY_MISSING = _load("_C")
 # linked against torch's CUDA libraries, which a CPU build of torch lacks
-WHY_MISSING_CUDA = _load("_C_cuda") if torch.version.cuda else "this torch has no CUDA"
+WHY_MISSING_CUDA = _load("_C_cuda", REMEDY_CUDA) if torch.version.cuda else "this torch has no CUDA"
 if WHY_MISSING and os.environ.get("CAW_EXT") == "require":
     raise ImportError(WHY_MISSING)
 if WHY_MISSING:  # a module is imported once, so this is said once

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from caw import ops
+
 PACKAGES = ("caw", "torch", "transformers", "triton", "numpy", "markllm")
 
 
@@ -26,6 +28,7 @@ def about(device: torch.device | None = None) -> dict[str, Any]:
     }  # fmt: skip
     if device is not None and device.type == "cuda":
         machine |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
+        machine["cuda_kernels"] = ops.missing_cuda_extension() or "built"
     return {"machine": machine, "versions": versions(), "commit": commit()}
 
 

@@ -97,6 +97,7 @@ def make_plan(
 
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
+    ops.warn_without_cuda(facts.device)
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
     max_strength = limits.greatest(policy.greatest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,48 @@ def test_the_import_says_once_why_the_extension_is_missing_and_works_without(tmp
     required = imported(tmp_path, CAW_EXT="require")
     assert required.returncode == 1
     assert required.stderr.splitlines()[-1].startswith("ImportError: caw's compiled extension _C was not built")
+
+
+def test_the_toolkit_is_the_first_with_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch took /usr/local for an nvcc that was a script in /usr/local/bin, and the link ended without -lcudart."""
+    find = runpy.run_path(str(ROOT / "csrc" / "cuda_home.py"))["cuda_home"]
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+
+    def found(*toolkits: str) -> str | None:
+        for name in toolkits:
+            (tmp_path / name / "lib64").mkdir(parents=True)
+            (tmp_path / name / "lib64" / "libcudart.so").touch()
+        home = find(tmp_path, ["UNSET", "TOLD"])
+        return None if home is None else Path(home).name
+
+    (tmp_path / "cuda" / "bin").mkdir(parents=True)
+    assert found() is None, "a folder without the library is none"
+    names = [found("cuda-9.2"), found("cuda-13.0"), found("cuda"), found("told")]
+    assert names == ["cuda-9.2", "cuda-13.0", "cuda", "told"]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_what_can_be_built_stays_where_another_part_fails(tmp_path: Path, required: bool) -> None:
+    """A link without CUDA's library took the finished CPU extension along."""
+    for name in ("good", "bad"):
+        (tmp_path / f"{name}.cpp").write_text("int x;" if name == "good" else "no C++")
+    script = f"""
+import runpy, sys
+sys.argv = ["setup.py", "-q", "build_ext", "--build-lib", {str(tmp_path)!r}, "--build-temp", {str(tmp_path / "t")!r}]
+import setuptools
+real = setuptools.setup
+def setup(**given):
+    given["ext_modules"] = [setuptools.Extension(f"caw._{{n}}", [f"{tmp_path}/{{n}}.cpp"]) for n in ("good", "bad")]
+    real(**given)
+setuptools.setup = setup
+runpy.run_path("setup.py", run_name="__main__")
+"""
+    environ = {**os.environ, "CAW_BUILD_CUDA": "0", "CAW_EXT": "require" if required else ""}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert (tmp_path / "caw" / "_good.so").is_file() and not (tmp_path / "caw" / "_bad.so").exists(), done.stderr
+    assert (tmp_path / "caw" / "_bad.failed.txt").is_file()
+    assert (done.returncode != 0) == required, done.stderr
+    assert ("CAW_EXT=require, and caw._bad was not built" in done.stderr) == required
 
 
 @pytest.mark.slow
