@@ -1,5 +1,5 @@
 # make demo | serve | test | test-fast | gates | gates-stale | gate NAME=… | lint | format | docs | docs-serve | benchmark |
-# cuda-compile | aot-all | gpu-check | sanitize | fuzz | clean
+# cuda-compile | aot-all | gpu-check | gpu-rehearsal | sanitize | fuzz | clean
 # Everything is installed into $(VENV) on the first call; later calls start at once.
 # Another interpreter: make demo PYTHON=python3.12. Options of the demo: make demo ARGS="--html demo.html".
 
@@ -143,7 +143,11 @@ benchmark: $(TEST_STAMP)
 	HF_HUB_OFFLINE=1 $(BIN)/pytest benchmarks -q --benchmark-json=.benchmarks/latest.json \
 		--benchmark-group-by=group --benchmark-columns=median,iqr,min,max,rounds $(ARGS)
 
-# all that needs a GPU, in under nine minutes; installs nothing but this folder into the given interpreter
-.PHONY: gpu-check
+# all that needs a GPU, in under nine minutes; installs nothing, compiles into this folder
+.PHONY: gpu-check gpu-rehearsal
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py $(ARGS)
+
+# the same parts without a GPU: kernels interpreted, no times, minutes
+gpu-rehearsal: $(TEST_STAMP)
+	$(BIN)/python benchmarks/gpu_check.py --rehearsal --out .benchmarks/rehearsal --scale 3 $(ARGS)

@@ -1,14 +1,16 @@
 """Each kernel against the time its memory traffic takes, and against what torch has for the same task.
 
-    python benchmarks/bench_kernels.py [--device cuda] [--smoke] [--rounds 20] [--out r.json]
+    python benchmarks/bench_kernels.py [--device cuda] [--smoke] [--only PART] [--flex] [--rounds 20] [--out r.json]
 
 The floor of a kernel is the bytes it must move over the bandwidth of a large device-to-device copy, measured first.
 Every side is checked against the reference before it is timed; another's that fails is left out and said so, ours makes
 the exit code 1. On a GPU each side is a CUDA graph of its calls, so that launches cost nothing, over as many copies of
 its data as exceed the second-level cache, so that it comes from memory; what a step has just written (the tail's keys,
 values and records) stays where it is. The sides take turns and the median of the rounds is reported, in microseconds a
-call. What is done is saved after each case. `--smoke`: small shapes, plain calls, numbers that mean nothing; it shows
-that the benchmark still runs, and gives compute-sanitizer every kernel (kernel_smoke.py).
+call. What is done is saved after each round.
+
+`--flex`: flex_attention alone, which is compiled for every shape. `--smoke`: small shapes, plain calls, numbers that
+mean nothing; it shows that the benchmark still runs, and gives compute-sanitizer every kernel (kernel_smoke.py).
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +37,7 @@ from caw import ops
 from caw.decoding.forward import flash_decoding
 from caw.testing import assert_close
 
-FLEX = ((1, 8), (8, 2))  # (batch, candidates) at which flex_attention is asked, too
+FLEX = ((1, 32, 32, 8), (8, 32, 8, 2))  # batch, heads, of keys, candidates
 CACHE = 256 << 20  # more than any GPU's second-level cache holds
 MOST_COPIES, CALLS = 1024, 64  # of small data; calls in a graph at least
 Call = Callable[[int], Any]  # takes the number of the data's copy
@@ -60,7 +63,7 @@ def copies_of(make: Callable[[], Any], size: int, smoke: bool) -> list[Any]:
 
 
 def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, slots: int, device: str,
-                   dtype: torch.dtype, smoke: bool) -> Case:  # fmt: skip
+                   dtype: torch.dtype, smoke: bool, flex: bool = False) -> Case:  # fmt: skip
     """C candidates over a prefix of `size` tokens; torch's answers need the prefix and the own tokens in one tensor."""
     bytes_moved = 2 * batch * kv_heads * size * dim * dtype.itemsize
 
@@ -86,10 +89,9 @@ def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, s
         return attend(d["q"], d["all"][0], d["all"][1], attn_mask=mask, scale=scale, enable_gqa=heads != kv_heads)
 
     sides: dict[str, Call] = {"caw": ours, "SDPA with a mask": sdpa}
-    # it is compiled for every shape, which takes a GPU some ten seconds each
-    if device != "cpu" and not smoke and (batch, slots) in FLEX and size == 2048:
-        sides["flex_attention"] = flex_side(data, slots, size, scale, heads != kv_heads)
-    if device != "cpu" and dtype in flash_decoding.DTYPES and has_flash():
+    if flex:
+        sides = {"caw": ours, "flex_attention": flex_side(data, slots, size, scale, heads != kv_heads)}
+    if not flex and device != "cpu" and dtype in flash_decoding.DTYPES and has_flash():
         sides["flash-attn, merged"] = lambda i: flash_decoding.flash_sibling_attention(
             data[i % len(data)]["q"], *data[i % len(data)]["kv"], *data[i % len(data)]["own"], lengths, scale
         )
@@ -197,27 +199,35 @@ def small_case(made: Made, device: str) -> Case:
                 lambda: flat(reference(*moved(arguments, "cpu"))), row)  # fmt: skip
 
 
-def cases(device: str, smoke: bool) -> list[Case]:
+def flex_cases(device: str, smoke: bool) -> Iterator[Case]:
+    """Few: each is compiled for its shape, which takes a GPU some ten seconds."""
     if smoke:
-        return [
-            attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True),
-            topk_case(2, 1000, device, torch.float32, True, ""),
-            tail_case(1, device, True, layers=2, heads=2, dim=16),
-            *[small_case(made, device) for made in small_calls()],
-        ]
+        yield attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True, flex=True)
+        return
+    for batch, heads, kv_heads, slots in FLEX:
+        yield attention_case(batch, heads, kv_heads, 128, 2048, slots, device, torch.float16, False, flex=True)
+
+
+def cases(device: str, smoke: bool) -> Iterator[Case]:
+    """Each made when its turn comes: together their data would fill a GPU."""
+    if smoke:
+        yield attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True)
+        yield topk_case(2, 1000, device, torch.float32, True, "")
+        yield tail_case(1, device, True, layers=2, heads=2, dim=16)
+        yield from (small_case(made, device) for made in small_calls())
+        return
     half = torch.float16
-    attention = [
-        attention_case(b, h, hk, 128, size, slots, device, half, False)
-        for b, h, hk in ((1, 32, 32), (8, 32, 8), (32, 32, 8))
-        for size in (512, 2048, 8192)
-        for slots in (1, 2, 8)
-        if b * hk * size <= 1 << 20
-    ]
-    topk = [
-        topk_case(2, 128_256, device, half, False, "20 us"), topk_case(64, 128_256, device, half, False, "40 us"),
-        topk_case(2, 128_256, device, torch.float32, False, ""), topk_case(2, 32_000, device, half, False, ""),
-    ]  # fmt: skip
-    return [*attention, *topk, *(tail_case(b, device, False) for b in (1, 8, 32))]
+    for rows, vocab_size, dtype, aim in (
+        (2, 128_256, half, "20 us"), (64, 128_256, half, "40 us"), (2, 128_256, torch.float32, ""),
+        (2, 32_000, half, ""),
+    ):  # fmt: skip
+        yield topk_case(rows, vocab_size, device, dtype, False, aim)
+    yield from (tail_case(b, device, False) for b in (1, 8, 32))
+    for b, h, hk in ((1, 32, 32), (8, 32, 8), (32, 32, 8)):
+        for size in (512, 2048, 8192):
+            for slots in (1, 2, 8):
+                if b * hk * size <= 1 << 20:
+                    yield attention_case(b, h, hk, 128, size, slots, device, half, False)
 
 
 def timer(call: Call, count: int, device: str, smoke: bool = False) -> Callable[[], float]:
@@ -263,7 +273,9 @@ def copy_bandwidth(device: str, smoke: bool) -> float:
     return 2 * source.numel() / min(once() for _ in range(5))
 
 
-def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool) -> dict[str, Any]:
+def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool,
+        saved: Callable[[dict[str, Any]], None] = lambda row: None) -> dict[str, Any]:  # fmt: skip
+    """The row of a case; `saved` is called with it after each round."""
     case.sides, wrong = checked(case)
     if "caw" not in case.sides:
         return {"case": case.name, "wrong": wrong}
@@ -279,6 +291,12 @@ def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool) -> 
     for _ in range(rounds):
         for name, once in timers.items():
             times[name].append(once())
+        saved(row := row_of(case, times, bandwidth, wrong))
+    return row
+
+
+def row_of(case: Case, times: dict[str, list[float]], bandwidth: float, wrong: dict[str, str]) -> dict[str, Any]:
+    """Of the rounds so far."""
     floor = case.bytes / bandwidth
     medians = {name: statistics.median(seconds) * 1e6 for name, seconds in times.items()}
     spread = {name: [round(1e6 * min(s), 2), round(1e6 * max(s), 2)] for name, s in times.items()}
@@ -318,6 +336,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="", help="part of a case's name")
+    parser.add_argument("--flex", action="store_true", help="flex_attention instead of all other cases")
     parser.add_argument("--out")
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -329,17 +348,20 @@ def main() -> int:
     print("| case | floor us | caw us | of bandwidth | others us | aim |\n| --- | --- | --- | --- | --- | --- |")
     rows: list[dict[str, Any]] = []
     versions = {"torch": torch.__version__, "machine": machine, "copy_bytes_per_second": bandwidth}
+
+    def save(now: dict[str, Any]) -> None:
+        if arguments.out:
+            found = {"arguments": vars(arguments), "versions": versions, "rows": [*rows, now]}
+            Path(arguments.out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
     with torch.inference_mode():
-        for case in cases(arguments.device, arguments.smoke):
+        for case in (flex_cases if arguments.flex else cases)(arguments.device, arguments.smoke):
             if arguments.only not in case.name:
                 continue
-            row = run(case, arguments.rounds, bandwidth, arguments.device, arguments.smoke)
+            row = run(case, arguments.rounds, bandwidth, arguments.device, arguments.smoke, save)
+            save(row)
             rows.append(row)
             print(line(row), flush=True)
-            if arguments.out:
-                with open(arguments.out, "w", encoding="utf-8") as file:
-                    json.dump({"arguments": vars(arguments), "versions": versions, "rows": rows}, file, indent=1)
-                    file.write("\n")
     return int(any("caw" in row["wrong"] for row in rows))
 
 

@@ -1,16 +1,20 @@
 """Everything that only a GPU can tell, in one command of less than nine minutes.
 
-    python benchmarks/gpu_check.py [--out FOLDER] [--arch 90] [--scale 1.0] [--only PART ...]
+    python benchmarks/gpu_check.py [--out FOLDER] [--arch 90] [--scale 1.0] [--only PART ...] [--rehearsal]
 
 Needs torch with CUDA, nvcc and what this library depends on (transformers, Triton, NumPy, SciPy, safetensors, rich,
-typer); no network, no model file. Parts that need a package which is not there (those, or pytest and hypothesis) say so
-and are left out. Parts run one after another, each within its own time and what those before it left over, so that a
-slow one cannot eat the rest: build, one small call of every kernel against its reference (which asks for no pytest),
-tests of the kernels and of the captured step compiled on the GPU, compute-sanitizer on every kernel, kernels against
-bandwidth and torch, generation against this library's unwatermarked decode and transformers. A part out of time is
-interrupted with all that it started; what benchmarks had measured until then is kept. FOLDER gets parts.log,
-summary.json and a .json of each benchmark; the summary (at most 100 lines) comes last. The exit code is 0 if every part
-ran to its end without fault, else 1.
+typer); no network, no model file; nothing is installed: parts find the library in this folder. Parts that need a
+package which is not there (those, or pytest and hypothesis) say so and are left out.
+
+Each part is a process of its own, so that the crash of one leaves the others a sound device, in order of worth: build,
+one small call of every kernel against its reference (which asks for no pytest), generation at batch 1 against this
+library's unwatermarked decode, kernels against bandwidth and torch, generation at batch 8 and 32 and by transformers,
+tests of the kernels and of the captured step, compute-sanitizer on every kernel. A part gets 1.3 times what it should
+take, or what those before it left over, and is then interrupted with all that it started. Benchmarks write their
+figures after every round, so that those until then are kept. FOLDER gets parts.log, summary.json and a .json of each
+benchmark; the summary (at most 100 lines) comes last. The exit code is 0 if every part ran to its end without fault.
+
+--rehearsal: the same parts on a machine without a GPU, kernels interpreted (rehearsal.py), small, no times, minutes.
 """
 
 from __future__ import annotations
@@ -34,14 +38,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 SUMMARY_LINES, LINE_LENGTH = 100, 200
 TOTAL = 525  # seconds for all parts, whatever their own limits
+MORE = 1.3  # times what a part should take, before it is stopped
 GRACE = 5  # seconds between asking a part to stop and killing it
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
+COMMAND_LINE = (*LIBRARY, "rich", "typer")
 
 
 @dataclass(frozen=True)
 class Part:
-    """name; seconds it may take; command; how many of its last lines belong into the summary; packages it needs; a part
-    that runs only if another failed."""
+    """name; seconds it should take; command; how many of its last lines belong into the summary; packages it needs."""
 
     name: str
     seconds: int
@@ -49,65 +54,97 @@ class Part:
     lines: int
     environment: dict[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
-    if_failed: str = ""
 
 
-def parts(out: Path, arch: str) -> list[Part]:
+@dataclass(frozen=True)
+class Place:
+    """Where the parts run. out: folder of their results. arch: the GPU's; None = none, everything is rehearsed."""
+
+    out: Path
+    arch: str | None
+
+    def python(self, *arguments: str) -> list[str]:
+        """The call of a script or, after "-m", of a module."""
+        script = [str(ROOT / "benchmarks" / arguments[0])] if arguments[0] != "-m" else ["-m"]
+        rehearsed = [] if self.arch else [str(ROOT / "benchmarks" / "rehearsal.py")]
+        return [PYTHON, *rehearsed, *script, *arguments[1:]]
+
+    def choose(self, *on_gpu: str, rehearsed: tuple[str, ...]) -> list[str]:
+        """Options on a GPU, or in a rehearsal."""
+        return list(on_gpu if self.arch else rehearsed)
+
+
+def parts(place: Place) -> list[Part]:
     """What is checked, in this order."""
-    return [*build_parts(arch), Part("small_calls", 26, smoke(), 2, needs=LIBRARY), test_part(), *sanitizer_parts(),
-            *benchmark_parts(out)]  # fmt: skip
+    batches = [generate(place, "1", 1024, 55), generate(place, "8", 1024, 45), generate(place, "32", 512, 45)]
+    return [build(place), Part("small_calls", 26, smoke(place), 2, needs=LIBRARY), batches[0], *kernels(place),
+            *batches[1:], generate(place, "1", 1024, 38, "transformers"), tests(place), *sanitizers(place)]  # fmt: skip
 
 
-def smoke() -> list[str]:
+def build(place: Place) -> Part:
+    """In place. If the GPU's part fails, the CPU's stays, and Triton's kernels need neither."""
+    folder = str(place.out / "build")
+    where = place.choose("--inplace", rehearsed=("--build-lib", folder, "--build-temp", folder))
+    environment = {"CAW_EXT": "require", "CAW_BUILD_CUDA": "1" if place.arch else "0", "MAX_JOBS": "16"}
+    environment |= {"CAW_CUDA_ARCHITECTURES": place.arch} if place.arch else {}
+    return Part("build", 75, [PYTHON, "setup.py", "-q", "build_ext", *where], 2, environment)
+
+
+def smoke(place: Place) -> list[str]:
     """Every kernel on small shapes, against its reference."""
-    return [PYTHON, str(ROOT / "benchmarks/bench_kernels.py"), "--smoke", "--device", "cuda", "--rounds", "1"]
+    device = "cuda" if place.arch else "cpu"
+    return place.python("bench_kernels.py", "--smoke", "--device", device, "--rounds", "1")
 
 
-def build_parts(arch: str) -> list[Part]:
-    install = [PYTHON, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check", "-e", str(ROOT),
-               "--no-build-isolation", "--no-deps"]  # fmt: skip
-    cuda = {"CAW_EXT": "require", "CAW_BUILD_CUDA": "1", "CAW_CUDA_ARCHITECTURES": arch, "MAX_JOBS": "16"}
-    # Triton's kernels, which are most of what is measured, need only the package to be found
-    without = {"CAW_BUILD_CUDA": "0", "MAX_JOBS": "16"}
-    return [
-        Part("build", 100, install, 2, cuda),
-        Part("build_without_cuda", 60, install, 2, without, if_failed="build"),
-    ]
-
-
-def test_part() -> Part:
+def tests(place: Place) -> Part:
     """The tests that run kernels on a GPU; those of the step under fake tensors say the same without one."""
     found = [PYTHON, "-m", "pytest", "-q", "-rfE", "-m", "not slow", "-p", "no:cacheprovider", "--maxfail", "30"]
-    found += ["-n", "8"] if importlib.util.find_spec("xdist") else []
+    found += place.choose(*(["-n", "8"] if importlib.util.find_spec("xdist") else []), rehearsed=("--cases", "1"))
     found += ["--timeout", "100"] if importlib.util.find_spec("pytest_timeout") else []
     files = [
         "tests/triton_kernels", "--ignore=tests/triton_kernels/test_aot.py", "tests/csrc/test_cuda.py",
         "tests/decoding/capture/test_cuda_graph.py::test_captured_on_a_gpu",
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
-    return Part("tests", 90, [*found, *files], 10, {"CAW_REQUIRE_GPU": "1"}, needs=(*LIBRARY, "pytest", "hypothesis"))
+    environment = {"CAW_REQUIRE_GPU": "1"} if place.arch else {"TRITON_INTERPRET": "1"}
+    return Part("tests", 80, [*found, *files], 10, environment, needs=(*LIBRARY, "pytest", "hypothesis"))
 
 
-def sanitizer_parts() -> list[Part]:
+def sanitizers(place: Place) -> list[Part]:
     """The same calls watched. Memory comes straight from the driver: a cache would hide what is out of bounds."""
-    tool = find_tool("compute-sanitizer")
-    options = ["--error-exitcode", "9", "--print-limit", "5"]
-    memory = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    watched = {name: [tool, "--tool", name, *options, *smoke()] for name in ("memcheck", "racecheck")}
-    return [Part(name, 40, command, 2, memory, LIBRARY) for name, command in watched.items()]
-
-
-def benchmark_parts(out: Path) -> list[Part]:
-    kernels = [PYTHON, str(ROOT / "benchmarks/bench_kernels.py"), "--rounds", "10", "--out", str(out / "kernels.json")]
-    found = [Part("kernels", 74, kernels, 34, needs=LIBRARY)]
-    shapes = [PYTHON, "-m", "caw.cli", "benchmark", "--shapes", "llama-2-7b", "--dtype", "float16", "--tokens", "96"]
-    for batch, prompt, rounds, others in ((1, 1024, 5, ",transformers"), (8, 1024, 5, ""), (32, 512, 3, "")):
-        name = f"generate_b{batch}"
-        options = ["--modes", f"kgw+caw,exp+caw{others}", "--batch", str(batch), "--prompt", str(prompt)]
-        options += ["--rounds", str(rounds), "--max-seconds", "22", "--json", str(out / f"{name}.json")]
-        environment = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
-        found.append(Part(name, 50, [*shapes, *options], 8, environment, (*LIBRARY, "rich", "typer")))
+    found = []
+    for name in ("memcheck", "racecheck"):
+        watch = [find_tool("compute-sanitizer"), "--tool", name, "--error-exitcode", "9", "--print-limit", "5"]
+        command = [*place.choose(*watch, rehearsed=()), *smoke(place)]
+        found.append(Part(name, 30, command, 2, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, LIBRARY))
     return found
+
+
+def kernels(place: Place) -> list[Part]:
+    """A part for each kind, so that a kernel that brings the device down takes no other kind along."""
+    found = []
+    for name, only, seconds, lines in (("topk", "top-100", 14, 7), ("tail", "evaluate", 12, 6),
+                                       ("attention", "attention b", 40, 14), ("flex", "", 30, 4)):  # fmt: skip
+        size = place.choose("--rounds", "10", rehearsed=("--smoke", "--device", "cpu", "--rounds", "2"))
+        which = ["--only", only] if only else ["--flex"]
+        out = ["--out", str(place.out / f"kernels_{name}.json")]
+        command = place.python("bench_kernels.py", *size, *which, *out)
+        found.append(Part(f"kernels_{name}", seconds, command, lines, needs=LIBRARY))
+    return found
+
+
+def generate(place: Place, batch: str, prompt: int, seconds: int, mode: str = "kgw+caw,exp+caw") -> Part:
+    """Plain decoding beside these modes; transformers in a part of its own, it takes as long as all others."""
+    name = f"generate_b{batch}" + ("" if "caw" in mode else f"_{mode}")
+    command = place.python("-m", "caw.cli", "benchmark", "--modes", mode)
+    command += place.choose(
+        "--shapes", "llama-2-7b", "--dtype", "float16", "--batch", batch, "--prompt", str(prompt), "--tokens", "96",
+        "--rounds", "5", "--max-seconds", "22",
+        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", str(min(int(batch), 3)), "--prompt", "9",
+                   "--tokens", "3", "--rounds", "2", "--device", "cpu", "--no-memory"),
+    )  # fmt: skip
+    command += ["--json", str(place.out / f"{name}.json")]
+    return Part(name, seconds, command, 6, {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}, COMMAND_LINE)
 
 
 def find_tool(name: str) -> str:
@@ -135,6 +172,7 @@ def run(part: Part, log: Path, seconds: float) -> dict[str, Any]:
         return {"part": part.name, "state": f"left out, needs {', '.join(missing)}", "seconds": 0.0, "tail": []}
     started = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **part.environment}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
             code = in_group(part.command, output, environment, seconds)
@@ -175,21 +213,25 @@ def in_group(command: list[str], output: Any, environment: dict[str, str], secon
 
 
 def run_all(chosen: list[Part], out: Path, scale: float) -> list[dict[str, Any]]:
-    """Every part in turn; summary.json is there from the first on."""
+    """Every part in turn; summary.json is there from the first on, and says which part runs."""
     results: list[dict[str, Any]] = []
     (out / "parts.log").write_text("")
+
+    def save(now: list[dict[str, Any]]) -> None:
+        (out / "summary.json").write_text(json.dumps([*results, *now], indent=1) + "\n")
+
     end = time.monotonic() + TOTAL * scale
     for number, part in enumerate(chosen):
-        if part.if_failed and not any(r["part"] == part.if_failed and r["state"] != "ok" for r in results):
-            continue
         left = end - time.monotonic() - GRACE
         if left < 1:
             results.append({"part": part.name, "state": "left out, no time", "seconds": 0.0, "tail": []})
             continue
         print(f"{part.name} ...", flush=True)
-        kept = sum(later.seconds * scale for later in chosen[number + 1 :] if not later.if_failed)
-        results.append(run(part, out / "parts.log", min(left, max(part.seconds * scale, left - kept))))
-        (out / "summary.json").write_text(json.dumps(results, indent=1) + "\n")
+        save([{"part": part.name, "state": "running", "seconds": 0.0, "tail": []}])
+        kept = sum(later.seconds * scale for later in chosen[number + 1 :])
+        results.append(run(part, out / "parts.log", min(left, max(MORE * part.seconds * scale, left - kept))))
+        save([])
+    save([])
     return results
 
 
@@ -208,15 +250,18 @@ def main() -> int:
     parser.add_argument("--arch", help="compute capability to build for, without the dot [the first GPU's]")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on every part's time")
     parser.add_argument("--only", nargs="+", help="names of parts")
+    parser.add_argument("--rehearsal", action="store_true", help="without a GPU: kernels interpreted, no times")
     arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    chosen = parts(out, arguments.arch or capability())
+    arch = None if arguments.rehearsal else arguments.arch or capability()
+    place = Place(arguments.out.resolve(), arch)
+    chosen = parts(place)
     if unknown := set(arguments.only or []) - {part.name for part in chosen}:
         parser.error(f"expected parts among {', '.join(p.name for p in chosen)}, got {', '.join(sorted(unknown))}")
-    out.mkdir(parents=True, exist_ok=True)
+    place.out.mkdir(parents=True, exist_ok=True)
     # a plain end of this program must take its part along
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    results = run_all([p for p in chosen if arguments.only is None or p.name in arguments.only], out, arguments.scale)
+    wanted = [p for p in chosen if arguments.only is None or p.name in arguments.only]
+    results = run_all(wanted, place.out, arguments.scale)
     print("\n".join(summary(results)), flush=True)
     return 0 if all(r["state"] == "ok" for r in results) else 1
 

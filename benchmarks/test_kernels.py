@@ -24,7 +24,7 @@ def bandwidth(device: str, smoke: bool) -> float:
 @functools.cache
 def kernel_cases(device: str, smoke: bool) -> list[Any]:
     with torch.inference_mode():
-        return bench_kernels.cases(device, smoke)
+        return list(bench_kernels.cases(device, smoke))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

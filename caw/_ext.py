@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import mmap
 import os
@@ -9,6 +10,8 @@ import warnings
 from pathlib import Path
 
 import torch
+
+from caw.io.warn import warn_caller
 
 SCHEMAS = 3  # number of the op schemas, as in csrc/schemas.h: raised with every change of a schema
 REMEDY = "build it with `pip install -e . --no-build-isolation` (needs a C++ compiler)"
@@ -48,3 +51,18 @@ if WHY_MISSING and os.environ.get("CAW_EXT") == "require":
     raise ImportError(WHY_MISSING)
 if WHY_MISSING:  # a module is imported once, so this is said once
     warnings.warn(f"{WHY_MISSING}; until then plain PyTorch does its work, slower", RuntimeWarning, stacklevel=2)
+
+
+def warn_without_cuda(device: torch.device) -> None:
+    """Say once in a process what a model on a GPU lacks, and how to get it."""
+    if device.type == "cuda" and WHY_MISSING_CUDA:
+        _say_what_is_missing()
+
+
+@functools.cache
+def _say_what_is_missing() -> None:
+    warn_caller(
+        f"{WHY_MISSING_CUDA}; until then other systems' green lists are made on the CPU and evidence is counted by "
+        "PyTorch's own operations, slower",
+        RuntimeWarning,
+    )

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from caw import _ext
-from caw.io.warn import warn_caller
 from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_layer_ref import decoder_layer_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
@@ -392,23 +391,3 @@ def references() -> Ops:
 def missing_extension() -> str:
     """Why the compiled extension is not in use; empty if it is."""
     return _ext.WHY_MISSING
-
-
-def missing_cuda_extension() -> str:
-    """Why the extension's CUDA kernels are not in use; empty if they are."""
-    return _ext.WHY_MISSING_CUDA
-
-
-def warn_without_cuda(device: torch.device) -> None:
-    """Say once in a process what a model on a GPU lacks, and how to get it."""
-    if device.type == "cuda" and missing_cuda_extension():
-        _say_what_is_missing()
-
-
-@functools.cache
-def _say_what_is_missing() -> None:
-    warn_caller(
-        f"{missing_cuda_extension()}; until then other systems' green lists are made on the CPU and evidence is "
-        "counted by PyTorch's own operations, slower",
-        RuntimeWarning,
-    )

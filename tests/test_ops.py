@@ -254,18 +254,18 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
 def test_a_gpu_without_its_extension_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """`_ext` found out why, and nobody was told."""
     monkeypatch.setattr(_ext, "WHY_MISSING_CUDA", "no nvcc")
-    ops._say_what_is_missing.cache_clear()
+    _ext._say_what_is_missing.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ops.warn_without_cuda(torch.device("cpu"))
+        _ext.warn_without_cuda(torch.device("cpu"))
         with pytest.raises(RuntimeWarning, match="no nvcc; until then"):
-            ops.warn_without_cuda(torch.device("cuda"))
+            _ext.warn_without_cuda(torch.device("cuda"))
     with pytest.warns(RuntimeWarning, match="no nvcc") as said:
-        ops.warn_without_cuda(torch.device("cuda"))
-        ops.warn_without_cuda(torch.device("cuda"))
+        _ext.warn_without_cuda(torch.device("cuda"))
+        _ext.warn_without_cuda(torch.device("cuda"))
     assert len(said) == 1
-    ops._say_what_is_missing.cache_clear()
+    _ext._say_what_is_missing.cache_clear()
     monkeypatch.setattr(_ext, "WHY_MISSING_CUDA", "")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ops.warn_without_cuda(torch.device("cuda"))
+        _ext.warn_without_cuda(torch.device("cuda"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,8 +81,8 @@ def benchmark(
     the same tokens (in float32) are checked before. A token's time leaves out the prompt and the capture of graphs.
 
     Sizes: quick answers within two minutes on two cores; standard has more modes, tokens and rounds, and peak memory;
-    full every mode with several batches and prompts, which takes hours. Interrupted, the rounds that every mode had are
-    shown and kept in --json ("complete" is false).
+    full every mode with several batches and prompts, which takes hours. --json is written after each round.
+    Interrupted, the rounds that every mode had are shown and kept there ("complete" is false).
 
     Exit code 1: worse than the run of --compare by more than noise, or sides that differ.
 
@@ -122,12 +123,11 @@ def benchmark(
             """Each case is shown and saved at once: a run may take an hour."""
             shown.append(last := sofar["rows"][-1])
             show_case(last["batch"], last["prompt"], sofar["rows"])
-            if json_file is not None:
-                write_text(json_file, json.dumps(sofar, indent=1) + "\n")
+            _save(json_file, sofar)
 
         try:
             with Bar(None, "starting") as bar:
-                found = run(settings, bar.note, finished, had_first_round)
+                found = run(settings, bar.note, finished, had_first_round, partial(_save, json_file))
         except DifferentTokensError as error:
             complain(str(error))
             raise typer.Exit(BAD_LINES) from None
@@ -148,6 +148,12 @@ def benchmark(
 def had_first_round(case: str, mode: str, seconds: float) -> None:
     """A line as soon as there is something to say; the table follows when every mode had all its rounds."""
     complain(f"{case}: {mode} {1e3 * seconds:.2f} ms/token in its first round")
+
+
+def _save(file: Path | None, found: dict[str, Any]) -> None:
+    """After each round: a crash of the device ends the process without a word."""
+    if file is not None:
+        write_text(file, json.dumps(found, indent=1) + "\n")
 
 
 def _sized(size: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -241,6 +247,8 @@ def notes(found: dict[str, Any]) -> list[str]:
         f"{rounds} rounds, {machine.get('gpu') or machine['cpu']}, {machine['threads']} threads, "
         f"{found['clock']}; brackets: quartiles, and of plain"
     ]
+    if machine.get("cuda_kernels", "built") != "built":
+        lines.append(f"without part of the kernels: {machine['cuda_kernels']}")
     plain = [f"{row['peak_bytes'] / 2**20:.0f} MiB" for row in rows if row["mode"] == PLAIN and "peak_bytes" in row]
     if plain:
         lines.append(f"memory: peak over plain's, which is {', '.join(plain)}")

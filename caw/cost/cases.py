@@ -25,6 +25,7 @@ from caw.models.facts import position_limit
 KIND = "caw benchmark"
 Report = Callable[[str], None]
 Had = Callable[[str, str, float], None]
+Saved = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,13 @@ def run(
     report: Report | None = None,
     finished: Callable[[dict[str, Any]], None] | None = None,
     had: Had = lambda case, name, seconds: None,
+    saved: Saved = lambda found: None,
 ) -> dict[str, Any]:
     """Measure every case.
 
     report: called with what is being done. finished: called after each case with all that was measured until then.
     had: called with case, mode and seconds a token as soon as a mode had its first round.
+    saved: called after each round with what `finished` would be told now, for whoever may be stopped without a word.
 
     Returns plain data: kind, arguments, machine, versions, commit, clock, checks and rows. A row holds mode, batch,
     prompt, tokens, slots; `ms_per_token`, `first_token_ms`, `ratio` and `first_ratio` (over plain, round by round),
@@ -137,7 +140,7 @@ def run(
         case = Case(settings, subject, batch, prompt, say)
         checks += [{"batch": batch, "prompt": prompt, **check.as_dict()} for check in case.checks]
         try:
-            case.measure(rows, had)
+            case.measure(rows, had, lambda partial: saved({**found, "rows": [*rows, *partial]}))
         except KeyboardInterrupt:
             if finished is not None and rows and (rows[-1]["batch"], rows[-1]["prompt"]) == (batch, prompt):
                 finished(found)
@@ -205,8 +208,16 @@ class Case:
                 call(tokens)  # other lengths may compile again, and compilers need to see each twice
         return checks
 
-    def measure(self, rows: list[dict[str, Any]], had: Had = lambda case, name, seconds: None) -> None:
-        """Append one row a variant, in the order of the modes; interrupted, those of the rounds that every one had."""
+    def measure(
+        self,
+        rows: list[dict[str, Any]],
+        had: Had = lambda case, name, seconds: None,
+        after: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> None:
+        """Append one row a variant, in the order of the modes; interrupted, those of the rounds that every one had.
+
+        after: called after each round with the rows so far.
+        """
         tokens, settings = self.settings.tokens, self.settings
         _, clock = clock_for(self.subject.model.device, torch.get_num_threads())
         by_name = {variant.name: call for variant, call in self.calls.items()}
@@ -215,12 +226,14 @@ class Case:
         try:
             measure(
                 by_name, tokens, settings.rounds, clock, self.short, self.say, settings.max_seconds, times,
-                partial(had, self.name),
+                partial(had, self.name), lambda: after(self._rows(whole_rounds(times), peaks)),
             )  # fmt: skip
             if settings.memory:
                 self._peaks(peaks)
         finally:
-            rows += self._rows(whole_rounds(times), peaks)
+            whole = whole_rounds(times)
+            self._warn_of_noise(whole)
+            rows += self._rows(whole, peaks)
 
     def _rows(self, times: dict[str, Times], peaks: dict[Variant, int]) -> list[dict[str, Any]]:
         """Of what was measured; none where no round was whole."""
@@ -228,13 +241,6 @@ class Case:
         if not times:
             return []
         base = next(v for v in self.calls if v.mode == PLAIN)
-        for name, measured in times.items():
-            if min(measured.step) <= 0:
-                warnings.warn(
-                    f"{self.name}: in a round {name} took no longer for {tokens} tokens than for {self.short}, so its "
-                    "time per token is noise; generate more tokens",
-                    stacklevel=2,
-                )
         rows = []
         for variant in self.variants():
             about_case = {
@@ -250,6 +256,15 @@ class Case:
                 row["peak_bytes"], row["peak_ratio"] = peaks[variant], peaks[variant] / peaks[base]
             rows.append(row)
         return rows
+
+    def _warn_of_noise(self, times: dict[str, Times]) -> None:
+        for name, measured in times.items():
+            if min(measured.step) <= 0:
+                warnings.warn(
+                    f"{self.name}: in a round {name} took no longer for {self.settings.tokens} tokens than for "
+                    f"{self.short}, so its time per token is noise; generate more tokens",
+                    stacklevel=3,
+                )
 
     def _peaks(self, peaks: dict[Variant, int]) -> None:
         settings, device = self.settings, self.subject.model.device

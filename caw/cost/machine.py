@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from caw import ops
+from caw import _ext
 
 PACKAGES = ("caw", "torch", "transformers", "triton", "numpy", "markllm")
 
@@ -28,7 +28,7 @@ def about(device: torch.device | None = None) -> dict[str, Any]:
     }  # fmt: skip
     if device is not None and device.type == "cuda":
         machine |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
-        machine["cuda_kernels"] = ops.missing_cuda_extension() or "built"
+        machine["cuda_kernels"] = _ext.WHY_MISSING_CUDA or "built"
     return {"machine": machine, "versions": versions(), "commit": commit()}
 
 

@@ -90,6 +90,7 @@ def measure(
     seconds: float | None = None,
     times: dict[str, Times] | None = None,
     had: Callable[[str, float], None] = lambda name, seconds: None,
+    after: Callable[[], None] = lambda: None,
 ) -> dict[str, Times]:
     """Times of every call in `rounds` rounds, each round in another order.
 
@@ -99,6 +100,7 @@ def measure(
         seconds: no round is begun once they have passed; None = all rounds. One round is always run.
         had: told each call's seconds a token as soon as it had its first round.
         times: what is returned, filled while it is measured, for whoever is interrupted.
+        after: called after each round.
     """
     if not 1 <= short < tokens:
         raise ValueError(f"a token's time needs at least 2 tokens, got {tokens}; generate more")
@@ -120,6 +122,7 @@ def measure(
                 _one_round(calls[name], times[name], tokens, clock, short)
                 if not number:
                     had(name, times[name].step[0])
+            after()
     finally:
         gc.unfreeze()
     return times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caw import ops
+from caw import _ext, ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
 from caw.decoding.capturable import capturable, will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
@@ -97,7 +97,7 @@ def make_plan(
 
     Raises TypeError or ValueError in one sentence where settings do not go together or one sequence does not fit.
     """
-    ops.warn_without_cuda(facts.device)
+    _ext.warn_without_cuda(facts.device)
     batch, capacity, kernels = work.batch, work.capacity, kernels or ops.dispatched()
     limits = work.limits or RowLimits.of([RowSettings.of(settings)], facts.ends)
     max_strength = limits.greatest(policy.greatest)

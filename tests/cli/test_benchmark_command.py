@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.cli.benchmark_command import _sized, show_case
+from caw.cli.benchmark_command import _sized, notes, show_case
 from caw.cost import BenchmarkSettings, cases
 from caw.cost.sizes import SIZES
 
@@ -128,6 +128,30 @@ def test_quick_is_the_default_and_shows_modes_at_once() -> None:
     for mode in ("plain", *SIZES["quick"].modes):
         assert mode in shown and f"batch 1, prompt 9: {mode} " in done.stderr
     assert "2 rounds" in done.stdout
+
+
+def test_each_round_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process that is ended without a word leaves behind: all rounds before that."""
+    out, seen = tmp_path / "out.json", []
+
+    def write(file: Path, text: str) -> None:
+        found = json.loads(text)
+        seen.append([(row["batch"], len(row["rounds_ms"])) for row in found["rows"]] + [found["complete"]])
+        file.write_text(text)
+
+    monkeypatch.setattr("caw.cli.benchmark_command.write_text", write)
+    assert run("--modes", "kgw", "--batch", "1,2", "--json", str(out)).exit_code == 0
+    one, two = [(1, 2)] * 2, [(2, 2)] * 2
+    assert seen == [[*[(1, 1)] * 2, False], [*one, False], [*one, False], [*one, *[(2, 1)] * 2, False],
+                    [*one, *two, False], [*one, *two, True]]  # fmt: skip
+
+
+def test_a_gpu_without_its_kernels_is_named_under_the_table() -> None:
+    arguments = {"shapes": "tiny", "model": "", "dtype": "float32", "tokens": 4}
+    machine = {"gpu": "H100", "threads": 1, "cuda_kernels": "no nvcc"}
+    found = {"arguments": arguments, "machine": machine, "rows": [], "checks": [], "clock": "perf_counter"}
+    assert "without part of the kernels: no nvcc" in notes(found)
+    assert not any("kernels" in line for line in notes(found | {"machine": machine | {"cuda_kernels": "built"}}))
 
 
 @pytest.mark.parametrize("calls", [3, 17])
