@@ -37,6 +37,21 @@ GATES = (
         tools=("nvcc",),
     ),
     Gate(
+        "cuda-on-cpu",
+        "the CUDA kernels as C++ on a CPU under the address sanitizer; every barrier left out is found",
+        ("*.cu", "csrc/*.h", "*/cuda_on_cpu.py", "*/cuda_on_cpu.hpp", "*/test_cuda_on_cpu.py"),
+        tools=("g++",),
+        parallel=True,
+        minutes=5,
+    ),
+    Gate(
+        "rehearsal",
+        "all that a GPU will be asked, by the code that will ask it, with kernels interpreted",
+        (*LIBRARY, "benchmarks/*.py", "*/test_benchmarks.py"),
+        tools=("g++",),
+        minutes=6,
+    ),
+    Gate(
         "aot",
         "Triton's kernels compile ahead of time within their bounds for three GPUs",
         ("*triton_kernels/*.py", "*/aot_all.py", "*/test_aot.py"),
