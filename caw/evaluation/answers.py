@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from caw.evaluation.config import CellPlan
+from caw.evaluation.metrics.style import Style, style_of
 from caw.evaluation.store import Generation, Score
 
 LONGEST_ANSWER = 32  # characters; a longer one may be a whole text
@@ -16,32 +17,43 @@ LONGEST_ANSWER = 32  # characters; a longer one may be a whole text
 class Answer:
     """One graded answer. The fields are those of `Generation`, but `tokens` is a count.
 
-    answer: None also where it is longer than `LONGEST_ANSWER`.
+    answer: None also where it is longer than `LONGEST_ANSWER`. style: of a text that has no right answer, else None.
     """
 
     id: str
     answer: str | None
     extraction: str | None
-    correct: bool
+    correct: bool | None
     finish_reason: str
     tokens: int
     marked: float
     changed: float
     attempts: int = 1
     found: bool | None = None
+    style: Style | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.style, Mapping):  # of a line
+            object.__setattr__(self, "style", Style(**{**self.style, "distinct": tuple(self.style["distinct"])}))
 
     @classmethod
     def of(cls, made: Generation) -> Answer:
         short = made.answer if made.answer is None or len(made.answer) <= LONGEST_ANSWER else None
         return cls(
             made.id, short, made.extraction, made.correct, made.finish_reason, len(made.tokens), made.marked,
-            made.changed, made.attempts, made.found,
+            made.changed, made.attempts, made.found, style_of(made.text) if made.correct is None else None,
         )  # fmt: skip
 
     @property
+    def line(self) -> dict[str, Any]:
+        """The fields for a published line; the last three only where they say something."""
+        usual = {"attempts": 1, "found": None, "style": None}
+        return {name: value for name, value in asdict(self).items() if name not in usual or value != usual[name]}
+
+    @property
     def unparsed(self) -> bool:
-        """Whether no answer could be read from the text; a long answer was read, so it has an `extraction`."""
-        return self.answer is None and self.extraction is None
+        """Whether an answer was asked for and could not be read; a long one was read, so it has an `extraction`."""
+        return self.correct is not None and self.answer is None and self.extraction is None
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,9 @@ class Config:
     """A whole evaluation; `config_file.read_config` makes one from a YAML file.
 
     output: the run's folder. models, tasks, watermarks, policies: by name. keys: how many for each watermark, unless an
-    entry of `runs` says otherwise. runs: which combinations to run. generation: settings of every text. seed: keys are
-    derived from it where CAW_KEY is not set. text: the file's own text, "" without one.
+    entry of `runs` says otherwise. runs: which combinations to run. generation: settings of every text whose task and
+    policy say nothing else. seed: keys are derived from it where CAW_KEY is not set. text: the file's own text, ""
+    without one.
     """
 
     output: str
@@ -193,17 +194,20 @@ class Config:
         return self.policies[plan.policy].build(parameters, parameters.get("evaluator"))
 
     def settings(self, plan: CellPlan) -> Settings:
-        """How the texts of a cell are made: those of unmarked ones are not tested.
+        """How the texts of a cell are made: as the config says, changed by its task; unmarked ones are not tested.
 
-        Raises TypeError or ValueError for a policy's `found` that cannot be.
+        Raises TypeError or ValueError for settings of a task, or a policy's `found`, that cannot be.
         """
+        task = self.tasks[plan.task]
+        asked = replace(self.generation, **task.generation)
         if plan.policy is None:
-            return self.generation.untested()
+            return asked.untested()
         given = {name: value for name, value in self.policies[plan.policy].found.items() if name != WEIGHTS}
         if given.get("select") == BY_ANSWER:
-            task = self.tasks[plan.task]
+            if not task.graded:
+                raise ValueError(f"select must not be {BY_ANSWER}, task {plan.task} has no answers; leave it out")
             given["select"] = Consensus(lambda text: task.grade(text, "").answer)
-        settings = replace(self.generation, **given)
+        settings = replace(asked, **given)
         refuse_idle(settings)
         return settings
 
@@ -246,6 +250,7 @@ class Config:
         """Build every planned watermark and check every policy; raises ValueError naming the entry that is wrong."""
         for plan in self.plan():
             if plan.policy is None:
+                self._check_task(plan)
                 continue
             try:
                 mark, parameters = self.watermark(plan), self.policy_parameters(plan)
@@ -264,6 +269,12 @@ class Config:
                     mark.check_strength(spec.build(parameters, None).greatest)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"policy {plan.policy} with watermark {plan.watermark}: {error}") from None
+
+    def _check_task(self, plan: CellPlan) -> None:
+        try:
+            self.settings(plan)
+        except (ValueError, TypeError) as error:  # begins with the setting's name
+            raise ValueError(f"tasks.{plan.task}.generation.{error}") from None
 
 
 def _select(name: str, known: Mapping[str, Any]) -> list[str]:

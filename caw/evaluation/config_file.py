@@ -24,7 +24,7 @@ from caw.evaluation.config import (
     WatermarkSpec,
 )
 from caw.evaluation.old_names import kind_now, names_now
-from caw.evaluation.tasks import KINDS, JsonlTask, Task
+from caw.evaluation.tasks import KINDS, JsonlTask, PromptsTask, Task
 from caw.found.early import refuse_idle
 from caw.io.inputs import read_text
 from caw.policies.registry import POLICIES
@@ -41,6 +41,7 @@ GENERATION = (
     "max_new_tokens", "min_new_tokens", "batch_size", "do_sample", "temperature", "top_k", "top_p", "seed", "chat",
     "mark_eos", *OF_TEST,
 )  # fmt: skip
+OF_TASK = tuple(name for name in GENERATION if name != "batch_size")
 
 
 def read_config(path: str | Path) -> Config:
@@ -124,13 +125,16 @@ def _task(name: str, value: dict[str, Any]) -> Task:
         )
     to_file = {argument: shown for shown, argument in TASK_FIELDS.items()}
     names = {to_file.get(f.name, f.name): f.name for f in fields(KINDS[kind]) if f.name != "name"}
-    if KINDS[kind] is JsonlTask:
+    if KINDS[kind] in (JsonlTask, PromptsTask):
         names = {k: v for k, v in names.items() if k not in ("data", "split", "shots", "prompt")}
     _only(value, where, ["kind", *names])
     arguments = {names[k]: v for k, v in value.items()}
     for text in ("data", "split", "prompt", "path", "subject"):
         if arguments.get(text) is not None and not isinstance(arguments[text], str):
             raise ValueError(f"{where}.{text} must be text, got {arguments[text]!r}; put it in quotes")
+    if "generation" in arguments:
+        arguments["generation"] = _mapping(value["generation"], f"{where}.generation")
+        _only(arguments["generation"], f"{where}.generation", OF_TASK)
     if "stops" in arguments:
         stops = arguments["stops"]
         arguments["stops"] = (stops,) if isinstance(stops, str) else tuple(stops)

@@ -12,7 +12,7 @@ from caw.settings import Settings
 
 def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     """The part of cell.json that needs no model. All processes and runs of a cell agree on it; it holds no key."""
-    task = config.tasks[plan.task]
+    task, settings = config.tasks[plan.task], config.settings(plan)
     made: dict[str, Any] = {
         "model": plan.model,
         "source": Path(config.models[plan.model].source).name,
@@ -21,7 +21,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
         "split": task.split,
         "shots": task.shots,
         "stop": list(task.stop),
-        "generation": _of_text(config.generation),
+        "generation": _of_text(settings),
     }
     if plan.watermark is None or plan.policy is None:
         return {**made, "watermark": None, "policy": None, "key": None, "key_id": None}
@@ -30,7 +30,7 @@ def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     parameters = config.policy_parameters(plan)
     if parameters.get("evaluator"):
         parameters["evaluator"] = Path(str(parameters["evaluator"])).name
-    marked_ends = marks_eos(config.generation.mark_eos, config.watermark(plan))
+    marked_ends = marks_eos(settings.mark_eos, config.watermark(plan))
     return {
         **made,
         "generation": {**made["generation"], "mark_eos": marked_ends, **tested(config, plan)},

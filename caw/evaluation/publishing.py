@@ -114,7 +114,7 @@ def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> in
     about = {name: {"manifest": dict(cell.manifest), "runs": list(cell.runs)} for name, cell in made.items()}
     runs = sorted({run for cell in made.values() for run in cell.runs})
     write_cells(place, about, {run: store.run(run) for run in runs}, [name for name in cells if name not in made])
-    lines = [{"cell": name, **asdict(answer)} for name, cell in made.items() for answer in cell.answers]
+    lines = [{"cell": name, **answer.line} for name, cell in made.items() for answer in cell.answers]
     write_lines(place / ANSWERS_FILE, lines)
     if scores := scorer.every_score():
         write_lines(place / SCORES_FILE, ({"id": score.id, **asdict(score)} for score in scores))

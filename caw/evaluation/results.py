@@ -16,6 +16,7 @@ from caw.evaluation.metrics import accuracy
 from caw.evaluation.metrics.accuracy import Outcomes
 from caw.evaluation.metrics.detectability import FPRS, metrics, reweighted
 from caw.evaluation.metrics.scoring import HUMAN, MODEL
+from caw.evaluation.metrics.style import REPEATED_SIZE, SIZES, Style
 from caw.evaluation.old_names import policy_of_cell
 from caw.evaluation.store import Score
 from caw.watermarks.registry import WATERMARKS
@@ -79,6 +80,7 @@ class Results:
         cells = [self.cells[plan.name] for plan in plans]
         manifest, made = cells[0].manifest, [g for cell in cells for g in cell.answers]
         lengths, runs = [g.tokens for g in made], sorted({run for cell in cells for run in cell.runs})
+        graded = [g for g in made if g.correct is not None]
         row: dict[str, Any] = {
             **_named(group),
             "n": len({g.id for g in made}),
@@ -87,11 +89,11 @@ class Results:
             "keys": sum(plan.key is not None for plan in plans),
             "policy_parameters": manifest.get("policy_parameters"),
             "watermark_parameters": manifest.get("watermark_parameters"),
-            "accuracy": _share(g.correct for g in made),
-            "accuracy_ci": self.accuracy_interval(plans),
-            "accuracy_stated": _share(g.correct and g.extraction == "stated" for g in made),
-            "unparsed": sum(g.unparsed for g in made),
-            "stated": _share(g.extraction == "stated" for g in made),
+            "accuracy": _share(bool(g.correct) for g in graded),
+            "accuracy_ci": self.accuracy_interval(plans) if graded else None,
+            "accuracy_stated": _share(bool(g.correct) and g.extraction == "stated" for g in graded),
+            "unparsed": sum(g.unparsed for g in graded) if graded else None,
+            "stated": _share(g.extraction == "stated" for g in graded),
             "tokens": sum(lengths),
             "tokens_median": float(np.median(lengths)),
             "ended": _share(g.finish_reason in ("eos", "stop") for g in made),
@@ -99,6 +101,8 @@ class Results:
             "marked": float(np.mean([g.marked for g in made])),
             "changed": float(np.mean([g.changed for g in made])),
         }
+        if styles := [g.style for g in made if g.style is not None]:
+            row["style"] = _style(styles)
         if group[2] is not None:
             row |= self.detection(plans, "none")
         tested = [g.found for g in made if g.found is not None]
@@ -113,7 +117,7 @@ class Results:
         right, total = defaultdict[str, int](int), defaultdict[str, int](int)
         for plan in plans:
             for g in self.answers(plan):
-                right[g.id] += g.correct
+                right[g.id] += bool(g.correct)
                 total[g.id] += 1
         return list(accuracy.share_interval(np.array([right[name] for name in total]), np.array([*total.values()])))
 
@@ -165,7 +169,7 @@ class Results:
         for column, plan in enumerate(plans):
             for g in self.answers(plan):
                 if g.id in place:
-                    correct[place[g.id], column] = g.correct
+                    correct[place[g.id], column] = bool(g.correct)
         if group[2] is not None:
             measures = self._measures([self._place(plan, "none", True, MODEL) for plan in plans], place)
         return Outcomes(group[3] or NONE, correct, measures, self.strength(group))
@@ -200,13 +204,17 @@ class Results:
         return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 
     def families(self) -> Iterator[tuple[Group, list[Group]]]:
-        """For each model, task and watermark: the unmarked group and the marked groups."""
+        """For each model, task with right answers, and watermark: the unmarked group and the marked groups."""
         families: dict[tuple[str, str, str], list[Group]] = defaultdict(list)
         for group in self.groups:
-            if group[2] is not None:
+            if group[2] is not None and self.graded(group):
                 families[group[0], group[1], group[2]].append(group)
         for (model, task, _), groups in families.items():
             yield (model, task, None, None), groups
+
+    def graded(self, group: Group) -> bool:
+        """Whether its task knows right answers."""
+        return any(g.correct is not None for plan in self.groups[group] for g in self.answers(plan))
 
     def shared(self, groups: Sequence[Group]) -> tuple[list[str], list[int]]:
         """The questions that all groups answered under all the keys they share, and these keys."""
@@ -293,8 +301,19 @@ def _family(group: Group) -> dict[str, Any]:
     return {"model": group[0], "task": group[1], "watermark": group[2]}
 
 
-def _share(values: Iterable[bool]) -> float:
-    return float(np.mean(list(values)))
+def _style(styles: Sequence[Style]) -> dict[str, float]:
+    """Means over texts, and the median number of words."""
+    return {
+        "words_median": float(np.median([s.words for s in styles])),
+        **{f"distinct_{n}": float(np.mean([s.distinct[n - 1] for s in styles])) for n in SIZES},
+        f"repeated_{REPEATED_SIZE}": float(np.mean([s.repeated for s in styles])),
+    }
+
+
+def _share(values: Iterable[bool]) -> float | None:
+    """None for no values."""
+    known = list(values)
+    return float(np.mean(known)) if known else None
 
 
 def _rounded(value: Any) -> Any:

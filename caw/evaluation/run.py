@@ -32,6 +32,7 @@ from caw.io.progress import Bar
 from caw.models import load_model
 from caw.models.facts import vocabulary_size
 from caw.policies import CapacityPolicy, Policy
+from caw.settings import Settings
 from caw.watermarks import Watermark
 
 RESULTS_EVERY = 300.0  # seconds; results of many cells take seconds to resample
@@ -137,12 +138,12 @@ class Runner:
         policy = self.config.policy(plan) if plan.watermark else None
         task, cell = self.config.tasks[plan.task], self.store.cell(plan.name)
         cell.begin(self.manifest(plan, loaded, mark, policy))
-        run = self.store.keep_run(self.record(loaded))
+        run = self.store.keep_run(self.record(loaded, self.config.settings(plan)))
         bar.begin(plan.name)
         with cell.writer(self.shard.rank) as writer:
             todo = self.todo(plan)  # another process may have written some until this one held the file
             prompts = self.prompts(loaded, plan.task, again)
-            for result in self.results(todo, plan, loaded, mark, policy, bar, prompts) if todo else ():
+            for result in self.results(plan, todo, loaded, mark, policy, bar, prompts) if todo else ():
                 line = asdict(answer_of(todo[result.index], result, task, run))
                 writer.write(line)
                 tokens += len(result.tokens)
@@ -179,8 +180,8 @@ class Runner:
 
     def results(
         self,
-        todo: Sequence[Question],
         plan: CellPlan,
+        todo: Sequence[Question],
         loaded: Loaded,
         mark: Watermark | None,
         policy: Policy | None,
@@ -224,11 +225,11 @@ class Runner:
             made["evaluator_sha256"] = provenance.state_sha256(policy.network.state_dict())
         return made
 
-    def record(self, loaded: Loaded) -> dict[str, Any]:
+    def record(self, loaded: Loaded, settings: Settings) -> dict[str, Any]:
         """How this process makes its lines. `config` is the id under which its config is kept."""
         return provenance.run_record(
             self.command,
-            batch_size=self.config.generation.batch_size,
+            batch_size=settings.batch_size,
             device=str(loaded.model.device),
             config=self.store.write_config(self.config.text),
             seed=self.config.seed,
@@ -237,11 +238,13 @@ class Runner:
 
     def report(self, cell: Cell, new: int, tokens: int, seconds: float) -> None:
         made = cell.read()
-        right = sum(g.correct for g in made)
+        right = [g.correct for g in made if g.correct is not None]
         errors = sum(bool(g.error) for g in made)
+        grades = f"{sum(len(g.tokens) for g in made) / len(made):.0f} tokens each"
+        if right:
+            grades = f"accuracy {sum(right) / len(right):.3f}, {sum(g.answer is None for g in made)} unparsed"
         self.say(
-            f"{cell.name}: {len(made)} texts, accuracy {right / len(made):.3f}, "
-            f"{sum(g.answer is None for g in made)} unparsed{f', {errors} prompts not continued' * bool(errors)}; "
+            f"{cell.name}: {len(made)} texts, {grades}{f', {errors} prompts not continued' * bool(errors)}; "
             f"{new} new in {seconds:.0f} s, "
             f"{tokens / max(seconds, 1e-9):.1f} tokens/s"
         )

@@ -49,10 +49,10 @@ class Generation:
     id: of the question, e.g. "gsm8k/test/17". tokens: new ids, the end token included. text: as generated.
     finish_reason: "eos", "length", "stop" or "error" (the prompt could not be continued, see `error`).
     answer: what was read from the text, None if nothing could be; extraction: how ("stated", "last"). correct: whether
-    it is the right answer. truncated_text: the text up to the end of its answer, which is graded and tested for marks.
-    marked, changed: share of tokens of strength above 0, and of tokens that are not the model's own choice.
-    run: id of the record in runs/ that says how it was made. attempts: how often it was made (with found_at).
-    found: whether the text as it left was found then; None = it was not tested.
+    it is the right answer, None where a task knows no right one. truncated_text: the text up to the end of its answer,
+    which is graded and tested for marks. marked, changed: share of tokens of strength above 0, and of tokens that are
+    not the model's own choice. run: id of the record in runs/ that says how it was made. attempts: how often it was
+    made (with found_at). found: whether the text as it left was found then; None = it was not tested.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Generation:
     text: str
     finish_reason: str
     answer: str | None
-    correct: bool
+    correct: bool | None
     truncated_text: str
     marked: float
     changed: float

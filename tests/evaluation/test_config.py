@@ -108,7 +108,13 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ("models/m", {"evaluator": "x"}, "models.m must have source"),
         ("models/m/size", 3, "models.m has an unknown field 'size'; known: source, evaluator, weights, dtype, device"),
         ("models/a b", {"source": "x"}, "name in models must be letters"),
-        ("tasks/other", {}, "tasks.other.kind must be one of gsm8k, mmlu, jsonl, got 'other'"),
+        ("tasks/other", {}, "tasks.other.kind must be one of gsm8k, mmlu, jsonl, prompts, got 'other'"),
+        ("tasks/free", {"kind": "prompts"}, "task free of kind prompts needs a `path`"),
+        (
+            "tasks/free",
+            {"kind": "prompts", "path": "x", "grade": "exact"},
+            "tasks.free has an unknown field 'grade'; known: kind, first",
+        ),
         ("tasks/gsm8k/shot", 5, "tasks.gsm8k has an unknown field 'shot'; known: kind, data, split"),
         ("tasks/mine/shots", 5, "tasks.mine has an unknown field 'shots'"),
         ("tasks/mine/grade", "best", "grade must be one of number, letter, exact, contains, got 'best'"),
@@ -174,6 +180,17 @@ def test_keys_differ_by_number_and_seed_and_hide_behind_the_environment(monkeypa
         ),
         ("generation", {"on_unfound": "drop"}, "generation has an unknown field 'on_unfound'; known: max_new_tokens"),
         ("generation", {"tokens": 5}, "generation has an unknown field 'tokens'; known: max_new_tokens"),
+        (
+            "tasks/gsm8k/generation",
+            {"batch_size": 5},
+            "tasks.gsm8k.generation has an unknown field 'batch_size'; known: max_new_tokens",
+        ),
+        ("tasks/gsm8k/generation", 5, "tasks.gsm8k.generation must be a mapping of names, found int"),
+        (
+            "tasks/gsm8k/generation",
+            {"max_new_tokens": 0},
+            "tasks.gsm8k.generation.max_new_tokens must be an integer",
+        ),
     ],
 )
 def test_refusals_name_the_place_and_what_is_known(path: str, value: Any, message: str) -> None:
@@ -233,3 +250,24 @@ def test_generation_is_the_librarys_settings_with_a_batch_of_its_own() -> None:
     assert config_of(BASE).generation == Settings(batch_size=8)
     given = {"max_new_tokens": 50, "do_sample": True, "temperature": 0.7, "batch_size": 3}
     assert config_of({**BASE, "generation": given}).generation == Settings(**given)
+
+
+def test_settings_of_a_task_and_of_a_policy_hold_over_those_of_all() -> None:
+    tasks = {**BASE["tasks"], "mine": {**BASE["tasks"]["mine"], "generation": {"max_new_tokens": 30, "found_at": 0.01}}}
+    tested = {"found_at": 0.001, "edits": 0.1}
+    policies = {
+        **BASE["policies"],
+        "found": {"kind": "fixed", "delta": 2.0, "race": {"top_k": 2}, "found": tested},
+    }
+    all_have = {"max_new_tokens": 90, "temperature": 0.7, "do_sample": True}
+    config = config_of({**BASE, "tasks": tasks, "policies": policies, "generation": all_have})
+    common = {**all_have, "batch_size": 8}
+    assert config.settings(CellPlan("m", "gsm8k")) == Settings(**common)
+    assert config.settings(CellPlan("m", "gsm8k", "kgw", "soft", 0)) == Settings(**common)
+    assert config.settings(CellPlan("m", "gsm8k", "kgw", "found", 0)) == Settings(**common, **tested)
+    short = {**common, "max_new_tokens": 30}
+    assert config.settings(CellPlan("m", "mine")) == Settings(**short), "unmarked texts are not tested"
+    assert config.settings(CellPlan("m", "mine", "kgw", "soft", 0)) == Settings(**short, found_at=0.01)
+    assert config.settings(CellPlan("m", "mine", "kgw", "found", 0)) == Settings(**short, **tested)
+    made = config.policy(CellPlan("m", "gsm8k", "kgw", "found", 0))
+    assert made == caw.FixedStrength(1.0) and config.watermark(CellPlan("m", "gsm8k", "kgw", "found", 0)).full == 2.0

@@ -160,12 +160,10 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
 
 
 def _grades(store: Store) -> Iterator[tuple[str, str, float]]:
-    """(cell, question, 1 or 0) for each answer of a run or of a published copy."""
-    for cell in store.cells():
-        for path in cell.files():
-            yield from ((cell.name, line["id"], float(line["correct"])) for line in read_lines(path))
-    published = read_lines(store.path / ANSWERS_FILE, missing_ok=True)
-    yield from ((line["cell"], line["id"], float(line["correct"])) for line in published)
+    """(cell, question, 1 or 0) for each graded answer of a run or of a published copy."""
+    lines = [(cell.name, line) for cell in store.cells() for path in cell.files() for line in read_lines(path)]
+    lines += [(line["cell"], line) for line in read_lines(store.path / ANSWERS_FILE, missing_ok=True)]
+    yield from ((cell, line["id"], float(line["correct"])) for cell, line in lines if line["correct"] is not None)
 
 
 def _means(
@@ -206,7 +204,7 @@ def _missing(data: ReportData, planned: Iterable[str] = ()) -> list[str]:
         said.append("no attacked texts were scored; run `caw evaluate attack`")
     if not data.perplexity:
         said.append("no perplexities; run `caw evaluate perplexity`")
-    if not data.correct:
+    if not data.correct and any(row.get("accuracy") is not None for row in data.rows):
         said.append("no grades question by question, so no p-values of accuracy")
     if not data.latency:
         said.append("no benchmark files, so no latency table; name their folder with --benchmarks")

@@ -67,6 +67,7 @@ def sections(data: ReportData) -> Iterator[Section]:
     yield Section("Accuracy at equal detection", (tables.equal_detection_table(data),))
     yield Section("Paired comparisons", (tables.comparison_table(data),))
     yield Section("What was measured", (tables.run_table(data),))
+    yield Section("Length and repetition", (tables.style_table(data),))
     found = robustness(data)
     drawn = [f for task in tasks for f in _drawn(f"robustness-{task}", plots.robustness_plot(data, found, task))]
     yield Section("Robustness", (tables.robustness_table(data, found),), tuple(drawn), ROBUST_NOTE)

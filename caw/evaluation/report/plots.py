@@ -132,13 +132,17 @@ def _robustness_panel(axes: Any, data: ReportData, here: Sequence[Robust], attac
 
 
 def perplexity_plot(data: ReportData, task: str) -> Any | None:
-    """Boxes of perplexity (5 % to 95 %) above bars of accuracy, with p-values against unmarked texts; None if empty."""
+    """Boxes of perplexity (5 % to 95 %) above bars of accuracy, with p-values against unmarked texts; None if empty.
+
+    No bars where no text has a grade.
+    """
     settings = [s for s in data.settings() if s.task == task and (s in data.perplexity)]
     models = list(dict.fromkeys(s.model for s in settings))
     if not settings:
         return None
     widest = max(sum(s.model == m for s in settings) for m in models)
-    figure, axes = _figure(max(5.0, 0.75 * widest + 1.2) * len(models), 5.8, 2, len(models))
+    panels = 2 if any(data.correct.get(s) for s in settings) else 1
+    figure, axes = _figure(max(5.0, 0.75 * widest + 1.2) * len(models), 5.8 if panels > 1 else 3.6, panels, len(models))
     found = comparisons(data)
     for column, model in enumerate(models):
         own = [s for s in settings if s.model == model]
@@ -146,24 +150,27 @@ def perplexity_plot(data: ReportData, task: str) -> Any | None:
         _boxes(axes[0, column], [list(data.perplexity[s].values()) for s in own], colours)
         right = [data.correct.get(s, {}) for s in own]
         heights = [float(np.mean(list(g.values()))) if g else math.nan for g in right]
-        axes[1, column].bar(range(len(own)), heights, 0.6, color=colours)
-        axes[1, column].set_xticks(range(len(own)), [data.label(s) for s in own], rotation=30, ha="right", fontsize=8)
         axes[0, column].set(title=model, xticks=[])
+        if panels > 1:
+            axes[1, column].bar(range(len(own)), heights, 0.6, color=colours)
+        labels = [data.label(s) for s in own]
+        axes[-1, column].set_xticks(range(len(own)), labels, rotation=30, ha="right", fontsize=8)
         for at, setting in enumerate(own):
-            for row, comparison in enumerate(found.get(setting, ())):
+            for row, comparison in enumerate(found.get(setting, ())[:panels]):
                 p = comparison.mann_whitney if row == 0 else comparison.paired
                 axes[row, column].annotate(
                     f"p {p_value(p)}", (at, 1.0), xycoords=("data", "axes fraction"), xytext=(0, -3),
                     textcoords="offset points", ha="center", va="top", fontsize=6,
                 )  # fmt: skip
-        for row in range(2):
+        for row in range(panels):
             low, high = axes[row, column].get_ylim()
             axes[row, column].set_ylim(low, high + 0.12 * (high - low))  # room for the p-values
             axes[row, column].grid(axis="y", lw=0.3)
             axes[row, column].set_axisbelow(True)
             axes[row, column].set_xlim(-0.6, len(own) - 0.4)
     axes[0, 0].set_ylabel("perplexity under\n" + data.judge.replace(", ", ",\n"))
-    axes[1, 0].set_ylabel("accuracy")
+    if panels > 1:
+        axes[1, 0].set_ylabel("accuracy")
     return figure
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from caw.evaluation.config import NONE
 from caw.evaluation.metrics.perplexity import Comparison, box, compare_accuracy, compare_perplexity
+from caw.evaluation.metrics.style import REPEATED_SIZE, SIZES
 from caw.evaluation.report.data import ReportData, Setting
 from caw.evaluation.report.robustness import Robust
 from caw.io.show import format_p
@@ -136,6 +137,28 @@ def run_table(data: ReportData) -> Table:
         "began. unparsed: answers that could not be read; they count as wrong."
     )
     return Table("What was measured", header, tuple(rows), note)
+
+
+def style_table(data: ReportData) -> Table:
+    """Length and repetition of the texts of tasks without right answers."""
+    rows = []
+    for setting in data.settings():
+        row = data.row(setting)
+        if style := row.get("style"):
+            rows.append((
+                setting.model, setting.task, data.label(setting), str(row.get("n", DASH)),
+                number(row.get("tpr_at_fpr_1e3")), number(row.get("attempts"), 2), number(row.get("tokens_median"), 0),
+                number(row.get("ended")), number(style["words_median"], 0),
+                *(number(style[f"distinct_{n}"]) for n in SIZES), number(style[f"repeated_{REPEATED_SIZE}"]),
+            ))  # fmt: skip
+    header = ("model", "task", "setting", "texts", "TPR at 0.1 %", "made", "median tokens", "ended", "median words",
+              *(f"distinct {n}-grams" for n in SIZES), f"repeated {REPEATED_SIZE}-grams")  # fmt: skip
+    note = (
+        "made: how often a text was made, on average, where texts are tested. ended: before the limit of tokens. "
+        "distinct: share of different n-grams of words in each hundred words; repeated: share of a text's n-grams that "
+        "stood in it before."
+    )
+    return Table("Texts", header, tuple(rows), note)
 
 
 def _count(value: Any) -> str:

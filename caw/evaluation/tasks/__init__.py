@@ -6,7 +6,8 @@ from caw.evaluation.tasks.base import Graded, Question, Task
 from caw.evaluation.tasks.gsm8k import GSM8K
 from caw.evaluation.tasks.jsonl import JsonlTask
 from caw.evaluation.tasks.mmlu import MMLU
+from caw.evaluation.tasks.prompts import PromptsTask
 
-KINDS: dict[str, type[Task]] = {"gsm8k": GSM8K, "mmlu": MMLU, "jsonl": JsonlTask}
+KINDS: dict[str, type[Task]] = {"gsm8k": GSM8K, "mmlu": MMLU, "jsonl": JsonlTask, "prompts": PromptsTask}
 
-__all__ = ["GSM8K", "KINDS", "MMLU", "Graded", "JsonlTask", "Question", "Task"]
+__all__ = ["GSM8K", "KINDS", "MMLU", "Graded", "JsonlTask", "PromptsTask", "Question", "Task"]

@@ -6,11 +6,11 @@ import hashlib
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from caw.requirements import require
 
@@ -38,12 +38,13 @@ class Question:
 class Graded:
     """answer: what was read from the text, None if nothing could be. extraction: how: "stated", "last" or None.
 
-    correct: whether it is the right answer. text: the text up to the end of its answer.
+    correct: whether it is the right answer, None where a task knows no right one. text: the text up to the end of its
+    answer.
     """
 
     answer: str | None
     extraction: str | None
-    correct: bool
+    correct: bool | None
     text: str
 
 
@@ -57,10 +58,14 @@ class Task(ABC):
         split, first, count: which questions; count None = all from `first` on.
         shots: solved examples in every prompt. prompt: a file of them, instead of the one in the data folder.
         bad_lines: a malformed line of the data is an "error", or is left out with a warning ("skip").
+        generation: settings of its texts that differ from those of the config.
+
+    graded: whether there are right answers.
 
     Raises ValueError for an argument that cannot be.
     """
 
+    graded: ClassVar[bool] = True
     name: str
     data: str | None = None
     split: str = "test"
@@ -69,14 +74,13 @@ class Task(ABC):
     shots: int = 5
     prompt: str | None = None
     bad_lines: BadLines = "error"
+    generation: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for field, low in (("first", 0), ("count", 1), ("shots", 0)):
-            value = getattr(self, field)
+        for name, low in (("first", 0), ("count", 1), ("shots", 0)):
+            value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-                raise ValueError(
-                    f"tasks.{self.name}.{field} must be an integer from {low} on, got {value!r}; change it"
-                )
+                raise ValueError(f"tasks.{self.name}.{name} must be an integer from {low} on, got {value!r}; change it")
         if self.bad_lines not in ("error", "skip"):
             raise ValueError(f"tasks.{self.name}.bad_lines must be error or skip, got {self.bad_lines!r}; choose one")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from caw.evaluation.tasks import GSM8K, MMLU, JsonlTask
+from caw.evaluation.tasks import GSM8K, MMLU, JsonlTask, PromptsTask
 
 SHOTS = "".join(f"Question: q{i}\nLet's think step by step\nr{i}\nThe answer is {i}.\n\n" for i in range(8))
 SOLUTION = "2 + 2 = <<2+2=4>>4 eggs\n#### 1,004"
@@ -94,6 +94,23 @@ def test_own_questions(tmp_path: Path) -> None:
     assert (first.id, first.prompt, first.gold, first.reference) == ("mine/1", "1 + 1 =", "2", "It is 2")
     assert second.id == "mine/b" and task.stop == ("\n",)
     assert task.grade("so 2", first.gold).correct
+
+
+def test_prompts_have_no_right_answer(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "Write a letter."}\n{"id": "b", "kind": "x", "prompt": "Bake."}\n')
+    task = PromptsTask("free", path=str(path), stops=("END",))
+    assert [(q.id, q.prompt, q.gold) for q in task.questions()] == [
+        ("free/1", "Write a letter.", ""), ("free/b", "Bake.", "")
+    ]  # fmt: skip
+    graded = task.grade(" 1. Dear all \n", "")
+    assert (graded.answer, graded.extraction, graded.correct, graded.text) == (None, None, None, " 1. Dear all \n")
+    assert task.stop == ("END",)
+    with pytest.raises(ValueError, match="task free of kind prompts needs a `path`, got none; name the file"):
+        PromptsTask("free")
+    path.write_text('{"prompt": 3}\n')
+    with pytest.raises(ValueError, match=r"prompts.jsonl, line 1: prompt must be text, found a number"):
+        PromptsTask("free", path=str(path)).questions()
 
 
 def test_a_malformed_line_is_named_and_fatal_or_skipped(tmp_path: Path) -> None:
