@@ -34,6 +34,8 @@ COMMANDS = {
 REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
 
 sys.path.append(str(ROOT / "benchmarks"))  # its tables.py makes those of benchmarks/README.md
+sys.path.append(str(ROOT / "benchmarks" / "evaluation"))
+import everyday as everyday_texts  # noqa: E402
 import tables as benchmark_tables  # noqa: E402
 
 
@@ -98,6 +100,71 @@ def summary(run: str, task: str, watermark: str, *policies: str) -> str:
         f"{first['fpr_1e2']:.3f} of the unmarked answers, the weighted one on {first['weighted']['fpr_1e2']:.3f}."
     )
     return f"{_table(header, lines)}\n\n{said} {_source(f'evaluation_{run}/results.json')}"
+
+
+# ---- everyday texts --------------------------------------------------------------------------------------------------
+@lru_cache
+def _everyday() -> list[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
+    """(file name, content, rows) of every run that has been published."""
+    read = [(path.name, everyday_texts.read_everyday(path)) for path in sorted(RESULTS.glob("everyday_*.json.xz"))]
+    return [(name, found, list(everyday_texts.rows(found))) for name, found in read]
+
+
+def _everyday_table(header: Sequence[str], line: Callable[[dict[str, Any]], Sequence[Any] | None], said: str) -> str:
+    """A table of a line for each cell of every run, where `line` makes one; without a run, a table that says so."""
+    lead = ("model", "decoding", "tokens at most", "setting", "texts")
+    lines = [
+        (row["model"], row["decoding"], row["limit"], "no watermark" if row["policy"] == "none" else row["policy"],
+         row["texts"], *cells)
+        for _, _, rows in _everyday() for row in rows if (cells := line(row)) is not None
+    ]  # fmt: skip
+    if not lines:
+        lines = [("not measured yet", *[""] * (len(lead) + len(header) - 1))]
+    names = ", ".join(f"`benchmarks/results/{name}`" for name, _, _ in _everyday())
+    return f"{_table((*lead, *header), lines)}\n\n{said}" + (
+        f" *From {names}, made by `benchmarks/evaluation/everyday.py`.*" if names else ""
+    )
+
+
+def everyday() -> str:
+    """Everyday texts: the share found at 0.1 %, what it took, and what texts are like beside unmarked ones."""
+
+    def line(row: dict[str, Any]) -> Sequence[Any]:
+        return (
+            _with_ends(row["found"]), "" if row["made"] is None else f"{row['made']:.2f}", f"{row['tokens']:.0f}",
+            _share(row["ended"]), "" if row["scored"] is None else f"{row['scored']:.0f}",
+            _with_ends(row["perplexity"]), *("" if d is None else f"{d:.3f}" for d in row["distinct"]),
+            "" if row["repeated"] is None else f"{row['repeated']:.3f}", _with_ends(row["repeated_over"], 3),
+        )  # fmt: skip
+
+    judges = {rows[0]["model"]: found["judge"] for _, found, rows in _everyday() if found["judge"]}
+    said = "One key; p-values of 0.001 or less, of texts without a watermark false alarms. Medians of tokens."
+    if judges:
+        said += f" Perplexity: {'; '.join(f'{model} under {judge}' for model, judge in judges.items())}."
+    header = ("found (95 % interval)", "made", "tokens", "ended", "tokens that count", "perplexity over unmarked",
+              "different words", "2-grams", "3-grams", "repeated 4-grams", "over unmarked")  # fmt: skip
+    return _everyday_table(header, line, said)
+
+
+def everyday_attacks() -> str:
+    """Everyday texts: the share found at 0.1 % after each attack."""
+    attacks = sorted({name for _, _, rows in _everyday() for row in rows for name in row["after"]})
+
+    def line(row: dict[str, Any]) -> Sequence[Any] | None:
+        hit = [row["after"].get(name) for name in attacks]
+        cells = ["" if found is None else f"{_with_ends(found[0])}; {_share(found[1])}" for found in hit]
+        return (_with_ends(row["found"]), *cells) if any(cells) else None
+
+    said = "Share found, its 95 % interval, and the share of words that the attack really changed."
+    return _everyday_table(("not attacked", *attacks), line, said)
+
+
+def _with_ends(value: tuple[float, float, float] | None, digits: int = 2) -> str:
+    """A number with so many digits behind the point, and the ends of its interval; nothing for None."""
+    if value is None:
+        return ""
+    middle, low, high = (f"{part:.{digits}f}" for part in value)
+    return f"{middle} ({low} {'-' if value[1] >= 0 else 'to'} {high})"
 
 
 # ---- detection -------------------------------------------------------------------------------------------------------
@@ -287,7 +354,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
-    "summary": summary, "shipped": shipped,
+    "summary": summary, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
     "damage": damage,
 }  # fmt: skip
 

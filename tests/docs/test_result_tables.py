@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import result_tables
@@ -47,7 +49,7 @@ def test_every_table_and_every_result_is_shown() -> None:
     shown = {name.split()[0] for kind, name in markers() if kind == "table"}
     assert shown >= set(TABLES)
     text = "".join(table(name) if kind == "table" else f"evaluation_{name}" for kind, name in markers())
-    named = {path.name for path in RESULTS.glob("*.json")} - NOT_SHOWN
+    named = {path.name for pattern in ("*.json", "*.json.xz") for path in RESULTS.glob(pattern)} - NOT_SHOWN
     by_pattern = {name for name in named if name.startswith(("generate_", "stages", "scaling"))}
     assert not [name for name in named - by_pattern if name not in text]
     assert not [path.name for path in RESULTS.glob("evaluation_*") if path.name not in text]
@@ -63,6 +65,40 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result_tables._read.cache_clear()
     assert cells(made)[2] == ["KGW", "3 of 4", "2.5e-07", "12 %", "1.26"]
     assert "found at 0.01" in made and "made by `me`" in made
+
+
+def everyday_cell(policy: str | None, p: list[float], after: list[float], **asked: Any) -> dict[str, Any]:
+    manifest = {"model": "m", "task": "t", "policy": policy, "generation": {
+        "max_new_tokens": 90, "do_sample": True, "temperature": 0.7, **asked}}  # fmt: skip
+    return {
+        "manifest": manifest, "ids": [1, 2, 3, 4], "tokens": [90, 80, 70, 90], "ended": [0, 1, 1, 0],
+        "attempts": [1, 1, 1, 3], "scored": [60, 50, 40, 60], "distinct": [[0.5] * 4, [0.75] * 4, [1.0] * 4],
+        "repeated": [0.25] * 4, "perplexity": [2.0 if policy is None else 3.0] * 4,
+        "p": {"none": p, "word-d-0.1": after}, "edit_rate": {"word-d-0.1": 0.12},
+    }  # fmt: skip
+
+
+def test_everyday_texts_with_and_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
+    result_tables._everyday.cache_clear()
+    for name in ("everyday", "everyday-attacks"):
+        *_, [first, *rest] = cells(table(name))
+        assert first == "not measured yet" and not any(rest), "no number without a measurement"
+    found = {"judge": "judge.gguf", "given": "prompt", "runs": {}, "cells": {
+        "m.t.none": everyday_cell(None, [0.3, 0.2, 0.0005, 0.9], [0.5] * 4),
+        "m.t.kgw.found.0": everyday_cell("found", [1e-4, 1e-3, 1e-5, 1e-9], [0.1, 0.1, 0.1, 1e-9], found_at=0.001),
+    }}  # fmt: skip
+    (tmp_path / "everyday_m.json.xz").write_bytes(lzma.compress(json.dumps(found).encode()))
+    result_tables._everyday.cache_clear()
+    made, after = table("everyday"), cells(table("everyday-attacks"))
+    result_tables._everyday.cache_clear()
+    _, _, bare, marked = cells(made)
+    assert bare[:7] == ["m", "temperature 0.7", "90", "no watermark", "4", "0.25 (0.05 - 0.70)", ""]  # Wilson's
+    assert marked[3:11] == ["found", "4", "1.00 (0.51 - 1.00)", "1.50", "85", "50 %", "55", "1.50 (1.50 - 1.50)"]
+    assert marked[11:] == ["0.500", "0.750", "1.000", "0.250", "0.000 (0.000 - 0.000)"]
+    assert "m under judge.gguf" in made and "benchmarks/results/everyday_m.json.xz" in made
+    assert after[0][-2:] == ["not attacked", "word-d-0.1"]
+    assert after[3][-2:] == ["1.00 (0.51 - 1.00)", "0.25 (0.05 - 0.70); 12 %"]
 
 
 def test_unknown_names_are_refused() -> None:
