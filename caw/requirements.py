@@ -8,15 +8,18 @@ import sys
 # module to import, and the extra of this library that brings the package
 PACKAGES = {
     "accelerate": ("accelerate", "demo"),
+    "cryptography": ("cryptography", "registry"),
     "datasets": ("datasets", "eval"),
     "fastapi": ("fastapi", "serve"),
     "gguf": ("gguf", "demo"),
+    "jinja2": ("jinja2", "registry"),
     "matplotlib": ("matplotlib", "plot"),
     "openai": ("openai", "label"),
     "pyyaml": ("yaml", "eval"),
     "ray": ("ray", "ray"),
     "reedsolo": ("reedsolo", "payload"),
     "scikit-learn": ("sklearn", "eval"),
+    "sqlalchemy": ("sqlalchemy", "registry"),
 }
 
 

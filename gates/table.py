@@ -105,6 +105,13 @@ GATES = (
         minutes=5,
     ),
     Gate(
+        "postgres",
+        "the registry on a real PostgreSQL, killed and started again",
+        ("caw/registry/*.py", "caw/serve/contracts.py", "tests/registry/*.py"),
+        tools=("initdb", "pg_ctl"),
+        minutes=2,
+    ),
+    Gate(
         "isa",
         "the fast tests with the instruction sets of older and other processors",
         (*LIBRARY, "tests/*.py"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caw.cli.program import COMMANDS, EVALUATIONS
+from caw.cli.program import COMMANDS, GROUPS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("caw", "triton_kernels", "benchmarks", "gates", "csrc")
@@ -28,7 +28,8 @@ WIDE = {
 }  # fmt: skip
 WIDE |= {
     (f"{command.module.replace('.', '/')}.py", command.function)
-    for command in (*COMMANDS.values(), *EVALUATIONS.values())
+    for group in (COMMANDS, *GROUPS.values())
+    for command in group.values()
 }
 OPERATORS = ("triton_kernels/", "caw/ops_ref/", "caw/ops.py")
 Function = ast.FunctionDef | ast.AsyncFunctionDef

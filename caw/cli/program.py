@@ -65,6 +65,48 @@ EVALUATIONS = {
         "Measure how well evaluators tell key tokens from others, on held-out documents.",
     ),
 }  # fmt: skip
+KEYS = {
+    "create": LazyCommand(
+        "caw.cli.keys_commands", "create", "Make a marking key for a tenant, or with --api an API key."
+    ),
+    "rotate": LazyCommand(
+        "caw.cli.keys_commands", "rotate", "Let a new key take over from one that marks, or from an API key."
+    ),
+    "revoke": LazyCommand("caw.cli.keys_commands", "revoke", "End a key at once, for good."),
+    "list": LazyCommand(
+        "caw.cli.keys_commands", "list_keys", "List keys with their windows and states, never their secrets."
+    ),
+    "rules": LazyCommand(
+        "caw.cli.keys_commands", "rules",
+        "Say what of a tenant's texts is marked, in place of the server's own rules.",
+    ),
+    "master-key": LazyCommand(
+        "caw.cli.keys_commands", "master_key",
+        "Print a new random master key, for CAW_MASTER_KEY or a private file.",
+    ),
+    "reseal": LazyCommand(
+        "caw.cli.keys_commands", "reseal", "Seal all secrets under the first master key, so that the others can go."
+    ),
+}  # fmt: skip
+AUDITS = {
+    "export": LazyCommand(
+        "caw.cli.audit_commands", "export",
+        "Write the receipts as JSONL: every entry with its digest, the one before, and its signature.",
+    ),
+    "verify": LazyCommand(
+        "caw.cli.audit_commands", "verify",
+        "Check the chain and the signatures of receipts, without their database.",
+    ),
+    "public-key": LazyCommand(
+        "caw.cli.audit_commands", "public_key",
+        "Print the public key that receipts are verified with; publish it.",
+    ),
+    "report": LazyCommand(
+        "caw.cli.audit_commands", "report",
+        "Measure the deployed keys: false alarms on your own unmarked texts, and how many marked texts are found.",
+    ),
+}  # fmt: skip
+GROUPS = {"evaluate": EVALUATIONS, "keys": KEYS, "audit": AUDITS}
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS),
@@ -75,6 +117,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 evaluate = typer.Typer(cls=lazy_group(EVALUATIONS), no_args_is_help=True, rich_markup_mode="markdown")
+keys = typer.Typer(cls=lazy_group(KEYS), no_args_is_help=True, rich_markup_mode="markdown")
+audit = typer.Typer(cls=lazy_group(AUDITS), no_args_is_help=True, rich_markup_mode="markdown")
 
 
 def _version(asked: bool) -> None:
@@ -106,4 +150,16 @@ def measure() -> None:
     """Measure watermarks and evaluators."""
 
 
+@keys.callback()
+def guard() -> None:
+    """Keep the keys of a service: who may use it, and with which keys it marks."""
+
+
+@audit.callback()
+def prove() -> None:
+    """Show what a service marked, and how well its keys do."""
+
+
 app.add_typer(evaluate, name="evaluate")
+app.add_typer(keys, name="keys")
+app.add_typer(audit, name="audit")

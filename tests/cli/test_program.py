@@ -15,7 +15,9 @@ import caw
 pytestmark = pytest.mark.usefixtures("environment")
 
 COMMANDS = ("demo", "generate", "detect", "train-evaluator", "detection-weights", "label", "serve", "tune", "benchmark",
-            *(f"evaluate {name}" for name in ("run", "attack", "perplexity", "report", "evaluator")))  # fmt: skip
+            *(f"evaluate {name}" for name in ("run", "attack", "perplexity", "report", "evaluator")),
+            *(f"keys {name}" for name in ("create", "rotate", "revoke", "list", "rules", "master-key", "reseal")),
+            *(f"audit {name}" for name in ("export", "verify", "public-key", "report")))  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

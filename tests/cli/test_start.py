@@ -15,13 +15,13 @@ from cli.running import run
 from tiny import save_tiny
 
 from caw.cli.lazy_group import LazyCommand
-from caw.cli.program import COMMANDS, EVALUATIONS
+from caw.cli.program import COMMANDS, GROUPS
 
 HEAVY = {
     "torch", "transformers", "numpy", "scipy", "sklearn", "matplotlib", "triton", "pandas", "tokenizers", "safetensors",
-    "openai", "ray", "datasets", "huggingface_hub", "yaml",
+    "openai", "ray", "datasets", "huggingface_hub", "yaml", "sqlalchemy", "cryptography",
 }  # fmt: skip
-NAMES = [*COMMANDS, *(f"evaluate {name}" for name in EVALUATIONS)]
+NAMES = [*COMMANDS, *(f"{group} {name}" for group, names in GROUPS.items() for name in names)]
 PROGRAM = """
 import json, sys
 from caw.cli import main
@@ -96,7 +96,8 @@ def test_detection_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_list_says_what_the_command_says(name: str) -> None:
-    group, command = (EVALUATIONS, name.split()[1]) if " " in name else (COMMANDS, name)
+    words = name.split()
+    group, command = (GROUPS[words[0]], words[1]) if " " in name else (COMMANDS, name)
     lazy: LazyCommand = group[command]
     function = getattr(importlib.import_module(lazy.module), lazy.function)
     first = (inspect.getdoc(function) or "").split("\n\n")[0]

@@ -1,0 +1,153 @@
+"""One database for several processes: transactions that wait for each other, and errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import sqlalchemy as sa
+
+from caw.registry import tables
+
+WAIT = 30  # seconds that a transaction waits for another process
+READS = "caw_reads"  # option of a connection that changes nothing
+ADVISORY = 0x63617721  # PostgreSQL's lock while tables are made
+
+
+NONE = "{} must hold a registry, found none; make the first key with `caw keys create`"
+
+
+class RefusedError(OSError):
+    """The database refused a row: most likely one of that name is there."""
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True)
+class Database:
+    """An engine whose tables are there. clock: what time it is, in UTC."""
+
+    engine: sa.Engine
+    clock: Callable[[], datetime] = utc_now
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection that changes nothing and waits for no writer."""
+        with naming(self.engine), self.engine.connect() as connection:
+            yield connection.execution_options(**{READS: True})
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that no other writer of any process runs beside; durable when the block has ended."""
+        with naming(self.engine), self.engine.begin() as connection:
+            connection.execute(sa.select(tables.facts).where(tables.facts.c.name == "schema").with_for_update())
+            yield connection
+
+    def fact(self, connection: sa.Connection, name: str) -> str:
+        found = connection.execute(sa.select(tables.facts.c.value).where(tables.facts.c.name == name)).scalar_one()
+        assert isinstance(found, str)
+        return found
+
+    def changed(self, connection: sa.Connection) -> None:
+        """Note that a key was changed: what other processes keep in memory is old."""
+        number = int(self.fact(connection, "changes")) + 1
+        connection.execute(tables.facts.update().where(tables.facts.c.name == "changes").values(value=str(number)))
+
+
+def open_database(url: str, *, create: bool, clock: Callable[[], datetime] = utc_now) -> Database:
+    """The database of a URL.
+
+    create: make its tables where they are missing. Two processes may do so at once.
+
+    Raises OSError where it cannot be reached, ValueError for a URL that is none, a database in memory, one without
+    tables (unless create) and one of another version of this library; ImportError for a missing driver.
+    """
+    engine = make_engine(url, create=create)
+    with naming(engine):
+        if create:
+            _create(engine, clock)
+        elif not sa.inspect(engine).has_table(tables.facts.name):
+            raise ValueError(NONE.format(_shown(engine)))
+        found = Database(engine, clock)
+        with engine.connect() as connection:
+            schema = found.fact(connection, "schema")
+    if schema != tables.SCHEMA:
+        raise ValueError(f"{found.name} must hold tables of form {tables.SCHEMA}, found {schema}; use that version")
+    return found
+
+
+def make_engine(url: str, *, create: bool) -> sa.Engine:
+    """An engine that keeps values out of its messages; create: make the file of SQLite, for its owner alone."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        # its own message would quote the URL, and with it a password
+        raise ValueError("the registry must be a URL such as sqlite:///keys.db, got something else") from None
+    if parsed.get_backend_name() != "sqlite":
+        try:
+            return sa.create_engine(parsed, hide_parameters=True, pool_pre_ping=True)
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"{parsed.drivername} needs the package {error.name}, it is not installed; install it, or for "
+                "PostgreSQL `pip install 'caw[postgres]'` and write postgresql+psycopg://..."
+            ) from None
+    if not parsed.database or parsed.database == ":memory:":
+        raise ValueError("the registry must be durable, got a database in memory; name a file: sqlite:///keys.db")
+    if not create and not os.path.exists(parsed.database):
+        raise ValueError(NONE.format(parsed.render_as_string()))
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(parsed.database, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    engine = sa.create_engine(parsed, hide_parameters=True, connect_args={"timeout": WAIT})
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    # the driver must not begin transactions by itself: a reader that turns writer cannot wait for another writer
+    connection.isolation_level = None
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN" if connection.get_execution_options().get(READS) else "BEGIN IMMEDIATE")
+
+
+def _create(engine: sa.Engine, clock: Callable[[], datetime]) -> None:
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY)))
+        tables.metadata.create_all(connection)
+        if connection.execute(sa.select(tables.facts)).first() is None:
+            rows = {"schema": tables.SCHEMA, "chain": secrets.token_hex(16), "changes": "0", "checked": ""}
+            connection.execute(tables.facts.insert(), [{"name": n, "value": v} for n, v in rows.items()])
+
+
+def _shown(engine: sa.Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)
+
+
+@contextlib.contextmanager
+def naming(engine: sa.Engine) -> Iterator[None]:
+    """What goes wrong with the database becomes an OSError in one sentence; no statement and no value is in it."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        reason = str(error.orig).strip().split("\n")[0]
+        kind = RefusedError if isinstance(error, (sa.exc.IntegrityError, sa.exc.DataError)) else OSError
+        raise kind(f"the registry {_shown(engine)} cannot be used: {reason}; see to it, then try again") from None
+    except sa.exc.TimeoutError:
+        raise OSError(f"the registry {_shown(engine)} cannot be used: too many calls at once; try again") from None

@@ -1,0 +1,71 @@
+"""Who may ask, and which keys are theirs: `caw.serve.contracts.KeyDirectory` over the database.
+
+API keys and the key that marks are looked up at every request, so that a revocation holds from the next request on, in
+every process. The keys for detection, which may be thousands, are opened again only after a key was changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from caw.registry import tables
+from caw.registry.api_keys import ApiKeys
+from caw.registry.database import Database
+from caw.registry.marking_keys import TABLE, MarkingKeys, OpenedKey, current
+from caw.serve.contracts import MarkKey, MarkRules, Tenant
+
+
+class Directory:
+    """Thread-safe; every process has its own."""
+
+    def __init__(self, database: Database, marking: MarkingKeys, api: ApiKeys) -> None:
+        self._database, self._marking, self._api = database, marking, api
+        self._lock = threading.Lock()
+        self._kept: dict[str | None, tuple[str, list[OpenedKey]]] = {}
+
+    def tenant_for(self, bearer: str | None) -> Tenant | None:
+        """See `KeyDirectory`. Raises ValueError for a tenant without a key that marks now, OSError without database."""
+        if bearer is None:
+            return None
+        with self._database.reading() as connection:
+            api = self._api.holder(connection, bearer)
+            if api is None:
+                return None
+            rules = connection.execute(
+                sa.select(tables.tenants.c.rules).where(tables.tenants.c.id == api.tenant)
+            ).scalar_one()
+            now = self._database.clock()
+            begun = sa.and_(TABLE.c.tenant == api.tenant, TABLE.c.revoked.is_(None), TABLE.c.not_before <= now)
+            going = sa.or_(TABLE.c.not_after.is_(None), TABLE.c.not_after > now)
+            opened = {key.about.id: key for key in self._marking.opened(connection, sa.and_(begun, going))}
+        marks = current([key.about for key in opened.values()], now)
+        if marks is None:
+            raise ValueError(
+                f"tenant {api.tenant} must have a key that marks now, found none; make one with `caw keys create`"
+            )
+        return Tenant(api.tenant, opened[marks.id].mark, _rules(rules), api.may_opt_out)
+
+    def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
+        """See `KeyDirectory`: the tenant's keys, or the public ones, revoked ones too, the current first."""
+        name = None if tenant is None else tenant.id
+        with self._database.reading() as connection:
+            version = self._database.fact(connection, "changes")
+            with self._lock:
+                kept, keys = self._kept.get(name, ("", []))
+            if kept != version:
+                theirs = TABLE.c.public.is_(True) if name is None else TABLE.c.tenant == name
+                keys = self._marking.opened(connection, theirs)
+                with self._lock:
+                    self._kept[name] = (version, keys)
+        now = self._database.clock()
+        begun = [key for key in keys if key.about.not_before <= now]
+        begun.sort(key=lambda key: (not key.about.marks_at(now), -key.about.not_before.timestamp()))
+        return [key.mark for key in begun]
+
+
+def _rules(stored: Any) -> MarkRules | None:
+    return None if stored is None else MarkRules(**stored)

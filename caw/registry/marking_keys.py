@@ -1,0 +1,202 @@
+"""Keys that mark: made, rotated, revoked, and never deleted, because what they marked is still to be found.
+
+A tenant's key that marks now is, of those that are not revoked and whose window holds this moment, the one whose window
+began last. A revoked key never marks again; it still reads.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from caw.registry import tables
+from caw.registry.database import Database
+from caw.registry.master_key import MasterKeys
+from caw.registry.names import require_moments, require_name
+from caw.serve.contracts import MarkKey
+
+BYTES = 8  # of a secret
+TRIES = 8  # of a random key whose id is taken
+TABLE = tables.marking_keys
+
+
+@dataclass(frozen=True)
+class MarkingKey:
+    """A key as people see it. id: eight hex digits, the key_id of receipts and detectors. Times are in UTC.
+
+    not_before, not_after: it may mark from the one on until, not at, the other; None = no end. public: whether anyone
+    may ask for its mark. revoked: since when it marks no more, whatever its window.
+    """
+
+    id: str
+    tenant: str
+    public: bool
+    created: datetime
+    not_before: datetime
+    not_after: datetime | None
+    revoked: datetime | None
+
+    def marks_at(self, moment: datetime) -> bool:
+        ended = self.not_after is not None and moment >= self.not_after
+        return self.revoked is None and self.not_before <= moment and not ended
+
+    def state(self, moment: datetime) -> str:
+        """In a word: revoked, waiting, over or valid."""
+        if self.revoked is not None:
+            return "revoked"
+        if moment < self.not_before:
+            return "waiting"
+        return "valid" if self.marks_at(moment) else "over"
+
+
+@dataclass(frozen=True)
+class OpenedKey:
+    """A key with its secret, which is in no repr."""
+
+    about: MarkingKey
+    mark: MarkKey = field(repr=False)
+
+
+@dataclass(frozen=True)
+class MarkingKeys:
+    """The marking keys of a database."""
+
+    database: Database
+    masters: MasterKeys
+
+    def create(
+        self, tenant: str, *, key: int | str | bytes | None = None, not_before: datetime | None = None,
+        not_after: datetime | None = None, public: bool = False,
+    ) -> MarkingKey:  # fmt: skip
+        """A key of a tenant, who is made if new; `key` None = a random one.
+
+        Raises ValueError for a window without a moment in it and for a key that the registry has.
+        """
+        require_name("tenant", tenant)
+        require_moments(not_before, not_after)
+        with self.database.writing() as connection:
+            now = self.database.clock()
+            self._add_tenant(connection, tenant, now)
+            return self._add(connection, tenant, key, (not_before or now, not_after), public)
+
+    def rotate(self, name: str, at: datetime | None = None) -> tuple[MarkingKey, MarkingKey]:
+        """(old, new): from `at` (None = now) on a new random key marks instead of a tenant's current one.
+
+        name: of the tenant, or id of the key. Raises ValueError where none marks at that moment.
+        """
+        require_moments(at)
+        with self.database.writing() as connection:
+            now = self.database.clock()
+            at = at or now
+            if at < now:
+                raise ValueError(f"a rotation cannot be in the past, got {at.isoformat()}; leave the time out for now")
+            found = self._rows(connection, TABLE.c.tenant == name) or self._rows(connection, TABLE.c.id == name)
+            old = current(found, at)
+            if old is None:
+                raise ValueError(f"{name} must have a key that marks at {at.isoformat()}, found none; make one")
+            if old.not_before >= at:
+                raise ValueError(f"key {old.id} begins at {old.not_before.isoformat()}, got a rotation at that moment")
+            new = self._add(connection, old.tenant, None, (at, old.not_after), old.public)
+            connection.execute(TABLE.update().where(TABLE.c.id == old.id).values(not_after=at))
+            [old] = self._rows(connection, TABLE.c.id == old.id)
+            return old, new
+
+    def revoke(self, id: str) -> MarkingKey:
+        """Let a key never mark again; the time of the first revocation stays. Raises ValueError for an unknown one."""
+        with self.database.writing() as connection:
+            now = self.database.clock()
+            fresh = sa.and_(TABLE.c.id == id, TABLE.c.revoked.is_(None))
+            connection.execute(TABLE.update().where(fresh).values(revoked=now))
+            found = self._rows(connection, TABLE.c.id == id)
+            if not found:
+                raise ValueError(
+                    f"expected a marking key of the registry, found none of id {id!r}; see `caw keys list`"
+                )
+            self.database.changed(connection)
+            return found[0]
+
+    def every(self, tenant: str | None = None) -> Sequence[MarkingKey]:
+        """All keys, or a tenant's, oldest first."""
+        with self.database.reading() as connection:
+            return self._rows(connection, sa.true() if tenant is None else TABLE.c.tenant == tenant)
+
+    def opened(self, connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[OpenedKey]:
+        """Keys with their secrets, oldest first. Raises ValueError where one does not open."""
+        rows = connection.execute(sa.select(TABLE).where(where).order_by(TABLE.c.not_before, TABLE.c.id)).all()
+        opened = []
+        for row in rows:
+            secret = self.masters.open(row.secret, place(row.tenant, row.id))
+            opened.append(OpenedKey(_shown(row), MarkKey(row.id, int.from_bytes(secret, "big"))))
+        return opened
+
+    def reseal(self, connection: sa.Connection) -> int:
+        """Seal every secret under the first master key; how many were under another."""
+        old = [
+            row
+            for row in connection.execute(sa.select(TABLE.c.id, TABLE.c.tenant, TABLE.c.secret)).all()
+            if not self.masters.is_current(row.secret)
+        ]
+        for row in old:
+            where = place(row.tenant, row.id)
+            sealed = self.masters.seal(self.masters.open(row.secret, where), where)
+            connection.execute(TABLE.update().where(TABLE.c.id == row.id).values(secret=sealed))
+        return len(old)
+
+    def _add_tenant(self, connection: sa.Connection, tenant: str, now: datetime) -> None:
+        known = sa.select(tables.tenants.c.id).where(tables.tenants.c.id == tenant)
+        if connection.execute(known).first() is None:
+            connection.execute(tables.tenants.insert().values(id=tenant, created=now))
+
+    def _add(
+        self, connection: sa.Connection, tenant: str, key: int | str | bytes | None,
+        window: tuple[datetime, datetime | None], public: bool,
+    ) -> MarkingKey:  # fmt: skip
+        begin, end = window
+        if end is not None and end <= begin:
+            raise ValueError(
+                f"a key must end after it begins, got {begin.isoformat()} to {end.isoformat()}; choose a later end"
+            )
+        secret, id = self._unused(connection, key)
+        sealed = self.masters.seal(secret.to_bytes(BYTES, "big"), place(tenant, id))
+        row = {"id": id, "tenant": tenant, "secret": sealed, "public": public, "created": self.database.clock(),
+               "not_before": begin, "not_after": end}  # fmt: skip
+        connection.execute(TABLE.insert().values(row))
+        self.database.changed(connection)
+        [made] = self._rows(connection, TABLE.c.id == id)
+        return made
+
+    def _unused(self, connection: sa.Connection, key: int | str | bytes | None) -> tuple[int, str]:
+        """(a secret, its id), of which the registry has none yet: ids are 32 bits, and two keys may share one."""
+        from caw.watermarks.keys import key_id, normalize_key  # PyTorch takes a second, and only new keys need it
+
+        for _ in range(TRIES):
+            secret = secrets.randbits(8 * BYTES) if key is None else normalize_key(key)
+            id = key_id(secret)
+            if not self._rows(connection, TABLE.c.id == id):
+                return secret, id
+            if key is not None:
+                break
+        raise ValueError(f"expected a new key, the registry has one of id {id}; leave the key out for a random one")
+
+    def _rows(self, connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[MarkingKey]:
+        rows = connection.execute(sa.select(TABLE).where(where).order_by(TABLE.c.not_before, TABLE.c.id)).all()
+        return [_shown(row) for row in rows]
+
+
+def current(keys: Sequence[MarkingKey], moment: datetime) -> MarkingKey | None:
+    """Of one tenant's keys the one that marks."""
+    marking = [key for key in keys if key.marks_at(moment)]
+    return max(marking, key=lambda key: (key.not_before, key.created, key.id)) if marking else None
+
+
+def place(tenant: str, id: str) -> str:
+    """What a secret is sealed for."""
+    return f"marking key {id} of {tenant}"
+
+
+def _shown(row: sa.Row) -> MarkingKey:
+    return MarkingKey(row.id, row.tenant, row.public, row.created, row.not_before, row.not_after, row.revoked)

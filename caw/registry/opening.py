@@ -1,0 +1,53 @@
+"""A registry, opened: everything that works on its database, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from caw.registry.api_keys import ApiKeys
+from caw.registry.database import Database, open_database, utc_now
+from caw.registry.directory import Directory
+from caw.registry.marking_keys import MarkingKeys
+from caw.registry.master_key import MasterKeys
+from caw.registry.receipt_log import ReceiptLog, reseal_signers
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The parts of a registry. directory and receipts are what the endpoint asks for, see `caw.serve.contracts`."""
+
+    database: Database
+    marking: MarkingKeys
+    api: ApiKeys
+    directory: Directory
+    receipts: ReceiptLog
+
+    def reseal(self) -> int:
+        """Seal every secret under the first master key, all or none; how many were under another."""
+        with self.database.writing() as connection:
+            return self.marking.reseal(connection) + reseal_signers(connection, self.marking.masters)
+
+    def close(self) -> None:
+        """Let the database's connections go."""
+        self.database.engine.dispose()
+
+
+def open_registry(
+    url: str, masters: MasterKeys | None = None, *, create: bool = False, clock: Callable[[], datetime] = utc_now
+) -> Registry:
+    """The registry of a database.
+
+    Args:
+        url: any that SQLAlchemy takes: sqlite:///keys.db, postgresql+psycopg://user@host/name.
+        masters: what its secrets are sealed under; None = those of CAW_MASTER_KEY or CAW_MASTER_KEY_FILE.
+        create: make its tables where they are missing.
+        clock: what time it is, in UTC.
+
+    Raises ValueError, OSError or ImportError in one sentence, in which no password and no secret is.
+    """
+    masters = MasterKeys.read() if masters is None else masters
+    database = open_database(url, create=create, clock=clock)
+    marking, api = MarkingKeys(database, masters), ApiKeys(database)
+    return Registry(database, marking, api, Directory(database, marking, api), ReceiptLog(database, masters))

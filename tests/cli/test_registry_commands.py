@@ -1,0 +1,182 @@
+"""`caw keys` and `caw audit`, from the first key to a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.running import assert_refused
+from registry.samples import begun, closed
+from typer.testing import CliRunner
+
+from caw.cli import app
+from caw.found.receipts import text_digest
+from caw.registry import open_registry
+from caw.registry.master_key import MasterKeys, new_master_key
+
+pytestmark = pytest.mark.usefixtures("environment")
+MASTER = new_master_key()
+
+
+@pytest.fixture
+def caw(tmp_path: Path) -> Any:
+    """Runs a command on a registry of this test's own."""
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+
+    def run(*arguments: str, **environment: str | None) -> Any:
+        given = {"CAW_REGISTRY": url, "CAW_MASTER_KEY": MASTER, "CAW_MASTER_KEY_FILE": None, **environment}
+        done = CliRunner().invoke(app, list(arguments), env=given)
+        assert MASTER not in done.output
+        return done
+
+    run.url = url  # type: ignore[attr-defined]
+    return run
+
+
+def listed(caw: Any, *options: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in caw("keys", "list", "--json", *options).stdout.splitlines()]
+
+
+def test_keys_from_the_first_to_the_last(caw: Any) -> None:
+    made = caw("keys", "create", "acme", "--public")
+    assert made.exit_code == 0 and made.stdout.startswith("marking key "), made.output
+    old = made.stdout.split()[2]
+    token = caw("keys", "create", "acme", "--api", "--opt-out")
+    id = token.stdout.split("_")[1]
+    assert token.stdout.startswith("caw_") and token.stdout.count("\n") == 1 and f"API key {id} of acme" in token.stderr
+    assert token.stdout.strip() not in token.stderr
+    turned = caw("keys", "rotate", "acme")
+    new = turned.stdout.split()[2]
+    assert f"instead of {old}" in turned.stdout
+    assert caw("keys", "rotate", id).stdout.startswith("caw_")
+    assert (
+        caw("keys", "revoke", new).exit_code == caw("keys", "create", "globex", "--from", "2090-01-01").exit_code == 0
+    )
+    rows = listed(caw)
+    assert {(r["kind"], r["id"], r["state"]) for r in rows} >= {
+        ("marking", old, "over"), ("marking", new, "revoked"), ("api", id, "over"),
+    }  # fmt: skip
+    assert [r["state"] for r in listed(caw, "--tenant", "globex")] == ["waiting"]
+    table = caw("keys", "list").stdout
+    assert all(row["id"] in table for row in rows) and "anyone may ask" in table and "may opt out" in table
+    secrets = {"secret", "digest", "key", "token"}
+    assert not any(secrets & set(row) for row in rows)
+
+
+def test_a_key_in_use_is_taken_over(caw: Any) -> None:
+    made = caw("keys", "create", "acme", "--key-env", "OLD_KEY", OLD_KEY="correct horse")
+    assert made.exit_code == 0
+    opened = open_registry(caw.url, MasterKeys.read({"CAW_MASTER_KEY": MASTER}))
+    _, token = opened.api.create("acme")
+    tenant = opened.directory.tenant_for(token)
+    from caw.watermarks import KGW
+
+    assert tenant is not None and KGW(key=tenant.key.key) == KGW(key="correct horse")
+    opened.close()
+
+
+def test_rules_and_resealing(caw: Any) -> None:
+    caw("keys", "create", "acme")
+    said = caw("keys", "rules", "acme", "--found-at", "1e-4", "--exempt-tools")
+    assert "found_at=0.0001" in said.stdout and "exempt_tools=True" in said.stdout
+    assert caw("keys", "rules", "acme", "--server").stdout == "acme: the rules of the server\n"
+    new = new_master_key()
+    assert caw("keys", "reseal", CAW_MASTER_KEY=f"{new} {MASTER}").stdout == "1 secrets sealed anew\n"
+    assert caw("keys", "rotate", "acme", CAW_MASTER_KEY=new).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("keys", "list", "--tenant", "x"), "must hold a registry, found none"),
+        (("keys", "create", "a b"), "tenant must be 1 to 63 letters"),
+        (
+            ("keys", "create", "acme", "--from", "tomorrow"),
+            "--from must be a time like 2027-01-31T12:00, got 'tomorrow'",
+        ),
+        (("keys", "create", "acme", "--opt-out"), "--opt-out belongs to API keys"),
+        (("keys", "create", "acme", "--api", "--public"), "--public belongs to marking keys"),
+        (("keys", "create", "acme", "--key-env", "NOWHERE"), "expected a key in NOWHERE, got none"),
+        (("keys", "create", "acme", "--api"), "tenant acme must have a marking key"),
+        (("audit", "report", "--unmarked", "x"), "expected --unmarked texts and their --tokenizer"),
+    ],
+)
+def test_bad_usage_is_one_sentence(caw: Any, arguments: tuple[str, ...], expected: str) -> None:
+    assert_refused(caw(*arguments), expected)
+
+
+def test_a_registry_and_a_master_key_are_asked_for(caw: Any) -> None:
+    assert_refused(caw("keys", "list", CAW_REGISTRY=None), "give --registry sqlite:///keys.db or set CAW_REGISTRY")
+    assert_refused(caw("keys", "create", "acme", CAW_MASTER_KEY=None), "expected a master key in CAW_MASTER_KEY")
+    assert_refused(caw("keys", "create", "acme", CAW_REGISTRY="keys.db"), "the registry must be a URL")
+
+
+def test_export_and_verification(caw: Any, tmp_path: Path) -> None:
+    caw("keys", "create", "acme")
+    opened = open_registry(caw.url, MasterKeys.read({"CAW_MASTER_KEY": MASTER}))
+    opened.receipts.begin(begun("one")).close(closed())
+    opened.receipts.begin(begun("two"))
+    file = tmp_path / "receipts.jsonl"
+    assert caw("audit", "export", "-o", str(file)).exit_code == 0
+    assert caw("audit", "export").stdout == file.read_text()
+    key = caw("audit", "public-key").stdout.strip()
+    done = caw("audit", "verify", str(file), "--public-key", key)
+    assert done.exit_code == 0 and done.stderr == ""
+    held = json.loads(done.stdout)
+    assert (held["entries"], held["begun"], held["closed"], held["open"]) == (4, 2, 1, ["two"])
+    assert held["public_keys"] == [key]
+    assert "no --public-key" in caw("audit", "verify", str(file)).stderr
+    assert caw("audit", "public-key", "--rotate").stdout.strip() == key  # the first one stays the one to verify with
+    opened.receipts.begin(begun("three"))
+    later = tmp_path / "later.jsonl"
+    caw("audit", "export", "-o", str(later))
+    assert caw("audit", "verify", str(later), "--after", str(file), "--public-key", key).exit_code == 0
+    assert caw("audit", "export", "--after", "4").stdout == "".join(later.read_text().splitlines(keepends=True)[4:])
+    assert_refused(caw("audit", "verify", str(file), "--after", str(later), "--public-key", key), "was cut off")
+    file.write_text(file.read_text().replace('"tokens":200', '"tokens":201'))
+    assert_refused(
+        caw("audit", "verify", str(file), "--public-key", key), "line 3 of the receipts: expected the digest"
+    )
+    file.write_bytes(b"\xff\n")
+    assert_refused(caw("audit", "verify", str(file)), "line 1 of")
+    opened.close()
+
+
+def test_a_report(caw: Any, model: str, tmp_path: Path) -> None:
+    """Texts are known by their receipts; the tiny model's tokens stand for words of any kind."""
+    id = caw("keys", "create", "acme").stdout.split()[2]
+    texts = [f"text {n} of the service " * 80 for n in range(3)]
+    opened = open_registry(caw.url, MasterKeys.read({"CAW_MASTER_KEY": MASTER}))
+    for number, text in enumerate(texts[:2]):
+        opened.receipts.begin(begun(str(number), key_id=id)).close(closed(digest=text_digest(text)))
+    opened.receipts.begin(begun("plain", key_id="", unmarked="<script>alert(1)</script>"))
+    opened.close()
+    unmarked, marked, page = (tmp_path / name for name in ("unmarked.jsonl", "marked.jsonl", "report.html"))
+    unmarked.write_text("".join(json.dumps({"text": f"people wrote this, number {n}"}) + "\n" for n in range(20)))
+    marked.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    done = caw("audit", "report", "--tokenizer", model, "--unmarked", str(unmarked), "--marked", str(marked),
+               "--html", str(page))  # fmt: skip
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    [key] = report["keys"]
+    assert (key["id"], key["marked"], report["strangers"]) == (id, 2, 1)
+    assert key["receipts"] == {
+        "begun": 2,
+        "open": 0,
+        "complete": 2,
+        "cancelled": 0,
+        "failed": 0,
+        "found": 2,
+        "unfound": 0,
+    }
+    assert [rate["level"] for rate in key["null"]["rates"]] == [0.1, 0.01, 0.001, 0.0001] and key["null"]["texts"] == 20
+    assert [p["edits"] for p in key["power"]] == ["", "word-d:0.1", "word-d:0.3"]
+    assert [row["tokens"] for row in key["power"][0]["rows"]] == [200, 300, 400]
+    shown = page.read_text()
+    assert id in shown and "&lt;script&gt;alert(1)" in shown and "<script" not in shown
+    assert "three tenths deleted" in shown and report["chain"]["last"] in shown
+    marked.write_text('{"no": "text"}\n')
+    bad = caw("audit", "report", "--tokenizer", model, "--unmarked", str(unmarked), "--marked", str(marked))
+    assert_refused(bad, "line 1 must be")

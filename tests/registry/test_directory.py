@@ -1,0 +1,111 @@
+"""The directory: what the endpoint is told of tenants and keys, at every moment and by every process."""
+
+from __future__ import annotations
+
+import pytest
+from registry.conftest import START, Clock
+
+from caw.registry import Registry, open_registry
+from caw.registry.master_key import MasterKeys
+from caw.registry.tenants import rules_by_tenant, set_rules
+from caw.serve.contracts import KeyDirectory, MarkRules
+
+
+def test_it_is_what_the_server_asks_for(registry: Registry) -> None:
+    asked: KeyDirectory = registry.directory  # mypy compares them
+    assert asked.tenant_for(None) is None and list(asked.detection_keys(None)) == []
+
+
+def test_the_key_that_marks_follows_time_and_revocation(registry: Registry, clock: Clock) -> None:
+    first = registry.marking.create("acme", key=1)
+    _, token = registry.api.create("acme")
+    other = registry.marking.create("globex", key=2)
+
+    def marking() -> object:
+        tenant = registry.directory.tenant_for(token)
+        return tenant and (tenant.key.id, tenant.key.key)
+
+    assert marking() == (first.id, 1)
+    clock.later(hours=1)
+    _, second = registry.marking.rotate("acme")
+    assert marking() != (first.id, 1) and marking()[0] == second.id  # type: ignore[index]
+    registry.marking.revoke(second.id)
+    with pytest.raises(ValueError, match="tenant acme must have a key that marks now, found none"):
+        marking()  # the first one's window has ended: nothing leaves unmarked
+    assert other.id not in {key.id for key in registry.directory.detection_keys(registry_tenant(registry, "acme"))}
+
+
+def registry_tenant(registry: Registry, name: str) -> object:
+    registry.marking.create(name)
+    _, token = registry.api.create(name)
+    return registry.directory.tenant_for(token)
+
+
+def test_old_and_revoked_keys_are_still_read_the_current_first(registry: Registry, clock: Clock) -> None:
+    keys = [registry.marking.create("acme", key=1, public=True)]
+    for _ in range(3):
+        clock.later(hours=1)
+        keys.append(registry.marking.rotate("acme")[1])
+    clock.later(hours=1)
+    _, token = registry.api.create("acme")
+    waiting = registry.marking.create("acme", not_before=clock.now.replace(year=2027))
+    tenant = registry.directory.tenant_for(token)
+    expected = [key.id for key in reversed(keys)]
+    assert [key.id for key in registry.directory.detection_keys(tenant)] == expected
+    assert [key.id for key in registry.directory.detection_keys(None)] == expected  # all of them are public
+    assert registry.directory.detection_keys(tenant)[-1].key == 1
+    registry.marking.revoke(keys[-1].id)
+    # a revoked key was the current one: it is read still
+    assert {key.id for key in registry.directory.detection_keys(tenant)} == {key.id for key in keys}
+    assert waiting.id not in {key.id for key in registry.directory.detection_keys(tenant)}
+    clock.now = START.replace(year=2028)
+    assert registry.directory.detection_keys(tenant)[0].id == waiting.id
+
+
+def test_private_keys_are_not_the_publics(registry: Registry) -> None:
+    registry.marking.create("acme")
+    shown = registry.marking.create("acme", public=True)
+    assert [key.id for key in registry.directory.detection_keys(None)] == [shown.id]
+
+
+def test_changes_of_another_process_are_seen(registry: Registry, masters: MasterKeys, clock: Clock, url: str) -> None:
+    """Two openings of one database share nothing but the file, as two processes do."""
+    beside = open_registry(url, masters, clock=clock)
+    first = registry.marking.create("acme")
+    api, token = registry.api.create("acme")
+    tenant = beside.directory.tenant_for(token)
+    assert tenant is not None and [key.id for key in beside.directory.detection_keys(tenant)] == [first.id]
+    clock.later(hours=1)
+    _, second = registry.marking.rotate("acme")
+    assert [key.id for key in beside.directory.detection_keys(tenant)] == [second.id, first.id]
+    registry.api.revoke(api.id)
+    assert beside.directory.tenant_for(token) is None
+    beside.close()
+
+
+def test_keys_are_opened_once_until_one_changes(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.marking.create("acme", public=True)
+    opened = []
+    real = MasterKeys.open
+    monkeypatch.setattr(MasterKeys, "open", lambda self, *a: opened.append(1) or real(self, *a))
+    for _ in range(3):
+        registry.directory.detection_keys(None)
+    assert len(opened) == 1
+    registry.marking.create("acme", public=True)
+    registry.directory.detection_keys(None)
+    assert len(opened) == 3
+
+
+def test_rules_of_a_tenant(registry: Registry) -> None:
+    tenant = registry_tenant(registry, "acme")
+    assert tenant.rules is None  # type: ignore[attr-defined]
+    _, token = registry.api.create("acme", may_opt_out=True)
+    rules = MarkRules(found_at=1e-3, exempt_below=20, exempt_json=True)
+    set_rules(registry.database, "acme", rules)
+    found = registry.directory.tenant_for(token)
+    assert found is not None and found.rules == rules and found.may_opt_out
+    assert rules_by_tenant(registry.database) == {"acme": rules}
+    set_rules(registry.database, "acme", None)
+    assert rules_by_tenant(registry.database) == {"acme": None}
+    with pytest.raises(ValueError, match="found none of name 'nobody'"):
+        set_rules(registry.database, "nobody", rules)

@@ -1,0 +1,137 @@
+"""Marking keys: windows, rotation, revocation, and secrets that stay sealed."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from registry.conftest import START, Clock
+
+from caw.registry import Registry, open_registry
+from caw.registry.marking_keys import current
+from caw.registry.master_key import MasterKeys
+from caw.watermarks import KGW
+from caw.watermarks.keys import key_id
+
+HOUR = timedelta(hours=1)
+
+
+def secret_of(registry: Registry, id: str) -> int:
+    with registry.database.reading() as connection:
+        from caw.registry.marking_keys import TABLE
+
+        [opened] = registry.marking.opened(connection, TABLE.c.id == id)
+    assert isinstance(opened.mark.key, int)
+    return opened.mark.key
+
+
+def test_the_id_is_the_key_id_of_the_watermark(registry: Registry) -> None:
+    made = registry.marking.create("acme", key="a secret")
+    assert made.id == KGW(key="a secret").key_id == key_id(secret_of(registry, made.id))
+    random = [registry.marking.create("acme") for _ in range(5)]
+    assert len({secret_of(registry, key.id) for key in random}) == 5
+    assert all(KGW(key=secret_of(registry, key.id)).key_id == key.id for key in random)
+
+
+def test_windows_say_which_key_marks(registry: Registry, clock: Clock) -> None:
+    first = registry.marking.create("acme", not_after=START + 2 * HOUR)
+    second = registry.marking.create("acme", not_before=START + HOUR, not_after=START + 3 * HOUR)
+    keys = registry.marking.every("acme")
+    marks = [current(keys, START + n * HOUR) for n in range(4)]
+    assert [key and key.id for key in marks] == [first.id, second.id, second.id, None]
+    assert current(keys, START - HOUR) is None
+    assert [first.state(START + n * HOUR) for n in (-1, 0, 2)] == ["waiting", "valid", "over"]
+
+
+def test_rotation_ends_the_old_key_where_the_new_one_begins(registry: Registry, clock: Clock) -> None:
+    first = registry.marking.create("acme", public=True, not_after=START + 9 * HOUR)
+    clock.later(hours=1)
+    old, new = registry.marking.rotate("acme")
+    assert old.id == first.id and old.not_after == new.not_before == clock.now
+    assert new.public and new.not_after == START + 9 * HOUR and new.id != old.id
+    later = clock.now + HOUR
+    _, planned = registry.marking.rotate(new.id, at=later)
+    keys = registry.marking.every("acme")
+    assert [current(keys, at).id for at in (START, clock.now, later)] == [old.id, new.id, planned.id]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="a rotation cannot be in the past"):
+        registry.marking.rotate("acme", at=START)
+    with pytest.raises(ValueError, match="nobody must have a key that marks at"):
+        registry.marking.rotate("nobody")
+
+
+def test_a_revoked_key_never_marks_again(registry: Registry, clock: Clock) -> None:
+    first = registry.marking.create("acme")
+    clock.later(hours=1)
+    second = registry.marking.create("acme")
+    revoked = registry.marking.revoke(second.id)
+    assert revoked.revoked == clock.now and current(registry.marking.every("acme"), clock.now) == first
+    clock.later(hours=1)
+    assert registry.marking.revoke(second.id).revoked == revoked.revoked  # the first time stays
+    assert registry.marking.revoke(first.id).state(START) == "revoked"
+    assert current(registry.marking.every("acme"), clock.now) is None
+    with pytest.raises(ValueError, match="found none of id 'ffffffff'"):
+        registry.marking.revoke("ffffffff")
+
+
+@pytest.mark.parametrize("tenant", ["", "a/b", "-x", "a" * 64, "x\ny", "<b>", 3])
+def test_names_are_plain(registry: Registry, tenant: str) -> None:
+    with pytest.raises(ValueError, match="tenant must be 1 to 63 letters"):
+        registry.marking.create(tenant)
+
+
+def test_what_cannot_be_is_refused_and_leaves_nothing(registry: Registry) -> None:
+    registry.marking.create("acme", key=7)
+    before = registry.marking.every()
+    with pytest.raises(ValueError, match=f"the registry has one of id {key_id(7)}"):
+        registry.marking.create("other", key=7)
+    with pytest.raises(ValueError, match="a key must end after it begins"):
+        registry.marking.create("other", not_after=START)
+    with pytest.raises(ValueError, match="a time must have an offset from UTC, got 2027-01-01T00:00:00"):
+        registry.marking.create("other", not_before=START.replace(year=2027, month=1, day=1, hour=0, tzinfo=None))
+    assert registry.marking.every() == before
+    with pytest.raises(ValueError, match="tenant other must have a marking key"):
+        registry.api.create("other")  # the failed calls made no tenant
+
+
+def test_no_secret_is_in_the_database_or_in_a_repr(registry: Registry, tmp_path: Path) -> None:
+    secret = 0x5EC2E7_5EC2E7_5E
+    made = registry.marking.create("acme", key=secret)
+    _, token = registry.api.create("acme")
+    tenant = registry.directory.tenant_for(token)
+    registry.receipts.check()
+    registry.database.engine.dispose()
+    content = b"".join(path.read_bytes() for path in tmp_path.glob("keys.db*"))
+    for form in (str(secret).encode(), secret.to_bytes(8, "big"), secret.to_bytes(8, "little"), b"%x" % secret):
+        assert form not in content
+    assert token.encode() not in content and token.split("_")[2].encode() not in content
+    shown = repr(registry) + repr(made) + repr(tenant) + repr(registry.directory.detection_keys(tenant))
+    assert str(secret) not in shown and token not in shown
+    assert (tmp_path / "keys.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_secret_moved_to_another_row_does_not_open(registry: Registry, tmp_path: Path) -> None:
+    """Who writes to the database cannot give one tenant's key to another."""
+    one, two = registry.marking.create("acme"), registry.marking.create("evil")
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        stolen = connection.execute("SELECT secret FROM caw_marking_keys WHERE id = ?", (one.id,)).fetchone()
+        connection.execute("UPDATE caw_marking_keys SET secret = ? WHERE id = ?", (*stolen, two.id))
+    with pytest.raises(ValueError, match=f"marking key {two.id} of evil does not open"):
+        secret_of(registry, two.id)
+
+
+def test_master_keys_rotate(registry: Registry, masters: MasterKeys, url: str) -> None:
+    ids = [registry.marking.create("acme").id for _ in range(3)]
+    secrets = [secret_of(registry, id) for id in ids]
+    registry.receipts.check()  # makes a signing key, which is sealed too
+    new = MasterKeys((b"n" * 32,))
+    both = open_registry(url, MasterKeys(new.keys + masters.keys))
+    assert both.reseal() == 4 and both.reseal() == 0
+    only = open_registry(url, new)
+    assert [secret_of(only, id) for id in ids] == secrets
+    only.receipts.check()
+    with pytest.raises(ValueError, match="sealed under master key"):
+        secret_of(registry, ids[0])
+    for opened in (both, only):
+        opened.close()
