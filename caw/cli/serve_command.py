@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,10 +11,14 @@ from caw.cli import options as opt
 from caw.cli import serve_options as serving
 from caw.cli.errors import user_errors
 from caw.cli.policy_choice import choose_policy, what_marks
+from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_paths
 from caw.io.progress import doing
 from caw.models import DEMO_MODEL, load_model
 from caw.requirements import require
+
+if TYPE_CHECKING:
+    from caw.serve.contracts import ReceiptLog
 
 
 def serve(
@@ -23,6 +27,7 @@ def serve(
     port: serving.Port = 8000,
     name: serving.Name = None,
     receipts: serving.Receipts = None,
+    registry: RegistryUrl = None,
     watermark: opt.MarkName = "kgw",
     key: opt.Key = None,
     gamma: opt.Gamma = None,
@@ -67,11 +72,15 @@ def serve(
     the base URL http://127.0.0.1:8000/v1 and any API key. Greedy texts are marked like others, and clients cannot
     switch marks off.
 
+    With --registry clients need an API key of it, each tenant has marking keys and rules of its own, and receipts go
+    there (see `caw keys`). Without one, a single key marks, and the server listens to this machine alone.
+
     Examples:
 
     - read -rs CAW_KEY; export CAW_KEY
     - caw serve --model smollm2-135m
     - caw serve --model smollm2-135m --found-at 1e-3 --receipts receipts.jsonl
+    - caw serve --model smollm2-135m --host 0.0.0.0 --registry sqlite:///keys.db
     """
     with user_errors():
         require("fastapi", "`caw serve`")
@@ -87,7 +96,10 @@ def serve(
             max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
             read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
         )  # fmt: skip
-        serving.check_access(settings.local, key)
+        if registry is None:
+            serving.check_access(settings.local, key)
+        else:
+            key = serving.check_registry(key, receipts)
         mark = opt.build_watermark(
             watermark, key,
             {
@@ -105,7 +117,9 @@ def serve(
         how = opt.build_policy(chosen, of_policy, model)
         serving.tell(what_marks(mark, how, remark))
         device = opt.prepare_device(device, threads)
-        log = serving.receipt_log(receipts)
+        kept = None if registry is None else opened(registry)
+        log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
+        log.check()
         from caw.serve.planning import Planned
         from caw.serve.running import server_for
         from caw.serve.service import Service
@@ -113,6 +127,6 @@ def serve(
         with doing(f"loading {model}"):
             loaded, tokenizer = load_model(model, device=device, dtype=dtype)
             planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
-        directory = serving.single_tenant(key, mark, settings)
+        directory = serving.single_tenant(key, mark, settings) if kept is None else kept.directory
         server = server_for(Service(planned, directory, log), lambda where: serving.tell(f"listening at {where}"))
         server.run()

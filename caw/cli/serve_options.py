@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +68,14 @@ def check_access(host_is_local: bool, key: str | None) -> None:
         )
     if key is None:
         raise ValueError("the server needs a key to mark with, got none; set CAW_KEY or give --key")
+
+
+def check_registry(key: str | None, receipts: Path | None) -> str:
+    """A key that marks nothing, where the registry's keys mark. Raises ValueError for what a registry stands in for."""
+    for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
+        if given is not None:
+            raise ValueError(f"a registry has its own keys and receipts, got {option} as well; leave it out")
+    return str(secrets.randbits(64))
 
 
 def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:
