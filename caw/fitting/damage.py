@@ -16,9 +16,11 @@ import numpy as np
 import torch
 
 from caw.entrance import generate
-from caw.fitting.labelers.counterfactual import ANSWER_MARK, BATCH_TOKENS
+from caw.fitting.labelers.counterfactual import ANSWER_MARK
+from caw.fitting.replacing import BATCH_TOKENS, replaced_logits
 from caw.models.ends import end_token_ids
-from caw.models.teacher import log_probs, teacher_forced
+from caw.models.shared_prefix import SharedPrefix
+from caw.models.teacher import check_lengths, read_and_keep, token_log_probs
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -112,8 +114,10 @@ def measure_damage(
     if not places:
         return []
     ids = [*prompt, *new]
-    changes = _changes(model, ids, len(prompt), places, settings.alternatives)
-    falls = _falls(model, ids, len(prompt), changes, settings.batch_tokens)
+    check_lengths(model, [ids])
+    logits, read = read_and_keep(model, ids)
+    changes = _changes(logits, ids, len(prompt), places, settings.alternatives)
+    falls = _falls(model, ids, len(prompt), changes, logits, read, settings.batch_tokens)
     starts = [[*prompt, *new[:place], candidate] for place, candidate, _ in changes]
     ends = _roll_out(model, tokenizer, changes, starts, settings)
     answer = final_answer(original.texts[0])
@@ -125,9 +129,10 @@ def measure_damage(
     return found
 
 
-def _changes(model: Any, ids: Sequence[int], first: int, places: Sequence[int], alternatives: int) -> list[Change]:
-    """The likeliest other tokens at each place, from one forward of the original."""
-    ((_, logits),) = teacher_forced(model, [(ids, 1)])
+def _changes(
+    logits: torch.Tensor, ids: Sequence[int], first: int, places: Sequence[int], alternatives: int
+) -> list[Change]:
+    """The likeliest other tokens at each place, by the logits [T, V] of the original."""
     changes = []
     for place in places:
         row, own = logits[first + place - 1].float(), ids[first + place]
@@ -136,11 +141,26 @@ def _changes(model: Any, ids: Sequence[int], first: int, places: Sequence[int], 
     return changes
 
 
-def _falls(model: Any, ids: Sequence[int], first: int, changes: Sequence[Change], batch_tokens: int) -> list[float]:
-    """What the tokens behind each change lose, in nats: forwards of whole texts, `batch_tokens` tokens at a time."""
-    rows = [[*ids[: first + place], candidate, *ids[first + place + 1 :]] for place, candidate, _ in changes]
-    plain, *changed = log_probs(model, [(row, 1) for row in (ids, *rows)], batch_tokens)  # entry j: of token j + 1
-    return [float((plain - row)[first + place :].sum()) for (place, _, _), row in zip(changes, changed, strict=True)]
+def _falls(
+    model: Any,
+    ids: Sequence[int],
+    first: int,
+    changes: Sequence[Change],
+    logits: torch.Tensor,
+    read: SharedPrefix,
+    batch_tokens: int,
+) -> list[float]:
+    """What the tokens behind each change lose, in nats."""
+    behind = torch.tensor(ids[1:], device=logits.device)
+    plain = token_log_probs(logits[:-1], behind)  # entry j: of token j + 1
+    # in the order of the places, whatever order they were given in
+    order = sorted(range(len(changes)), key=lambda i: changes[i][0])
+    rows = [(first + changes[i][0], changes[i][1]) for i in order]
+    falls = [0.0] * len(changes)
+    for at, after in replaced_logits(model, ids, rows, read, batch_tokens=batch_tokens):
+        place = rows[at][0]
+        falls[order[at]] = float((plain[place:] - token_log_probs(after, behind[place:])).sum())
+    return falls
 
 
 def _roll_out(

@@ -12,8 +12,7 @@ final answer on 5), because a changed function word upsets it more than a change
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,9 @@ import torch
 
 from caw.fitting.labelers.base import LabelError, Spans, join_spans
 from caw.fitting.labels import TEMPLATE, EncodedText, LabelledText, digest, encode
-from caw.models.shared_prefix import SharedPrefix
-from caw.models.teacher import check_lengths, forward, read_and_keep, token_log_probs
+from caw.fitting.replacing import BATCH_TOKENS, replaced_logits
+from caw.models.teacher import check_lengths, read_and_keep, token_log_probs
 
-BATCH_TOKENS = 512
 ANSWER_MARK = "####"
 
 
@@ -115,15 +113,17 @@ class CounterfactualLabeler:
         others = self._alternatives(logits, coded)
         answer = _answer_start(coded)
         n, m = len(coded.ids) - coded.first, self.alternatives
-        rest, final = np.zeros(n), np.full(n, np.inf)
-        for begin, end, stop in self._groups(coded):
-            lost = plain[begin : stop - 1] - self._replaced(coded.ids[:stop], others[begin:end], begin, read)
-            for i in range(begin, end):
-                mine = lost[(i - begin) * m : (i - begin + 1) * m, i - begin :]
-                rest[i - coded.first] = float(mine[:, : self.horizon].sum(1).mean())
-                if i < answer and self.answer_nats is not None:
-                    final[i - coded.first] = float(mine[:, answer - i - 1 :].sum(1).mean())
-        return Falls(rest, None if self.answer_nats is None else final, coded)
+        rest, final = np.zeros((n, m)), np.full((n, m), np.inf)
+        changes = [(i, other) for i in range(coded.first, len(coded.ids)) for other in others[i].tolist()]
+        horizon = None if self.answer_nats is not None else self.horizon
+        for at, after in replaced_logits(self.model, coded.ids, changes, read, horizon, self.batch_tokens):
+            i = changes[at][0]
+            lost = plain[i : i + len(after)] - token_log_probs(after, ids[i + 1 : i + 1 + len(after)])
+            place = divmod(at, m)
+            rest[place] = float(lost[: self.horizon].sum())
+            if i < answer and self.answer_nats is not None:
+                final[place] = float(lost[answer - i - 1 :].sum())
+        return Falls(rest.mean(1), None if self.answer_nats is None else final.mean(1), coded)
 
     def _alternatives(self, logits: torch.Tensor, coded: EncodedText) -> torch.Tensor:
         """The likeliest tokens int64 [T, m] in each place besides the one that stands there; place 0 means nothing."""
@@ -133,33 +133,6 @@ class CounterfactualLabeler:
         if before.shape[1] <= self.alternatives:
             raise LabelError(f"expected a vocabulary of more than {self.alternatives} tokens; lower --alternatives")
         return before.topk(self.alternatives, dim=1).indices
-
-    def _groups(self, coded: EncodedText) -> list[tuple[int, int, int]]:
-        """Runs [begin, end) of reference places whose rows, each over places [begin, stop), fit a forward."""
-        groups, begin, total = [], coded.first, len(coded.ids)
-        behind = total if self.answer_nats is not None else self.horizon
-        while begin < total:
-            end = begin + 1
-            while (
-                end < total
-                and (end + 1 - begin) * self.alternatives * (min(total, end + 1 + behind) - begin) <= self.batch_tokens
-            ):
-                end += 1
-            groups.append((begin, end, min(total, end + behind)))
-            begin = end
-        return groups
-
-    def _replaced(self, ids: Sequence[int], others: torch.Tensor, begin: int, read: SharedPrefix) -> torch.Tensor:
-        """Log-probabilities float64 [G * m, T - begin - 1] of the tokens behind `begin` in rows where one of the G
-        places from `begin` on holds one of its others [G, m]. Up to its own place a row's values mean nothing."""
-        rows = [
-            [*ids[:place], other, *ids[place + 1 :]]
-            for place, tokens in enumerate(others.tolist(), begin)
-            for other in tokens
-        ]
-        logits, _ = forward(self.model, rows, begin, replace(read, length=begin))
-        behind = torch.tensor(ids[begin + 1 :], device=logits.device)
-        return torch.stack([token_log_probs(row[:-1], behind) for row in logits])
 
 
 def _answer_start(coded: EncodedText) -> int:
