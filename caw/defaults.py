@@ -22,3 +22,4 @@ STRENGTH = 1.0  # of policies without look-ahead, where they mark
 THETA = 0.9  # capacity: tokens of more importance stay unmarked
 BETA = 2.0  # capacity: strength where a token has no importance
 BETA_BY_MODEL = {"smollm2-135m": 1.0}  # the same for evaluators of these models
+RECORD_SIZE = 100  # K, the paper's "limited number of values ... 100 in our experiments"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from caw import ops
-
-RECORD_SIZE = 100  # K, the paper's "limited number of values ... 100 in our experiments"
+from caw.defaults import RECORD_SIZE
 
 
 @dataclass

@@ -16,6 +16,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.defaults import RECORD_SIZE
 from caw.fitting.labels import TEMPLATE, digest
 from caw.fitting.settings import QUICK, WINDOWS, LabelFile, Reading, TrainSettings
 from caw.io.files import check_paths, write_text
@@ -88,6 +89,9 @@ def evaluate_evaluator_command(
         str, opt.panel(TRAINING, "Transforms of the probabilities to try, in this order.")
     ] = ",".join(TRANSFORMS),
     window: Annotated[str | None, opt.panel(TRAINING, "Try only this window.", metavar="|".join(WINDOWS))] = None,
+    top_k: Annotated[
+        str, opt.panel(TRAINING, "Numbers of probabilities kept per position to try, e.g. 10,25,50,100.")
+    ] = str(RECORD_SIZE),
     max_epochs: Annotated[int, opt.panel(TRAINING, "Most epochs of each training.", min=1)] = QUICK.max_epochs,
     json_file: Annotated[
         Path | None, opt.panel(OUTPUT, "Write the figures of every evaluator as JSON.", "--json")
@@ -112,6 +116,7 @@ def evaluate_evaluator_command(
     Examples:
 
     - caw evaluate evaluator --model smollm2-135m --labels labels.jsonl --data-dir data --json out.json --plot out.svg
+    - caw evaluate evaluator --model smollm2-135m --labels labels.jsonl --window window_1 --top-k 10,25,50,100
     - caw evaluate evaluator --model smollm2-135m --evaluator my.safetensors --labels new.jsonl --data-dir data
     """
     with user_errors():
@@ -136,7 +141,7 @@ def evaluate_evaluator_command(
         if known is None and not training:
             raise ValueError(f"--no-train needs weights to measure, got none for {model!r}; name the --evaluator")
         line_ends = bool(data.get("line_ends")) if line_ends is None else line_ends
-        specs = ablation.variants(_transforms(transforms), _window(window), line_ends)
+        specs = ablation.variants(_transforms(transforms), _window(window), line_ends, _top_ks(top_k))
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
         device = opt.prepare_device(device, threads)
         with stored_positions(Reading(model, template, prefix, positions, device, dtype), texts) as stored:
@@ -194,6 +199,13 @@ def _transforms(given: str) -> list[str]:
         if name not in TRANSFORMS:
             raise ValueError(f"--transforms must be of {', '.join(TRANSFORMS)}, got {name!r}; choose from these")
     return names
+
+
+def _top_ks(given: str) -> list[int]:
+    try:
+        return [int(part) for part in given.split(",")]
+    except ValueError:
+        raise ValueError(f"--top-k must be integers in [1, {RECORD_SIZE}], got {given!r}; use 10,25,50,100") from None
 
 
 def _window(name: str | None) -> str | None:

@@ -1,12 +1,14 @@
 """Which inputs make an evaluator good: the paper's ablation, from stored positions.
 
 Trained variants differ in the window (no context, N- only, N+ only, N- = N+ = 1, 2, 3), in the transform of the
-probabilities, and in whether the network sees token classes. They are compared with evaluators that need no training.
-Thresholds of precision, recall and F1 are chosen on validation documents; all figures are of held-out documents.
+probabilities, in how many of them are kept, and in whether the network sees token classes. They are compared with
+evaluators that need no training. Thresholds of precision, recall and F1 are chosen on validation documents; all figures
+are of held-out documents.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +27,7 @@ from caw.fitting.positions import Positions
 from caw.fitting.settings import QUICK, WINDOWS, TrainSettings
 from caw.fitting.train import fit, predict
 from caw.io.figures import save_figure
+from caw.record import RECORD_SIZE
 from caw.requirements import require
 
 FIGURES = ("precision", "recall", "f1", "auroc", "average_precision")
@@ -82,21 +85,25 @@ class Parts:
         return parts
 
 
-def variants(transforms: Sequence[str], window: str | None = None, line_ends: bool = False) -> dict[str, FeatureSpec]:
+def variants(
+    transforms: Sequence[str],
+    window: str | None = None,
+    line_ends: bool = False,
+    top_ks: Sequence[int] = (RECORD_SIZE,),
+) -> dict[str, FeatureSpec]:
     """Specs by name: each window (or this one) with each transform, e.g. "window_1_log".
 
     The windows of WITH_CLASSES come with token classes too, e.g. "window_1_log_classes". line_ends: of these classes,
-    see `FeatureSpec`.
+    see `FeatureSpec`. top_ks: probabilities kept of each position; all but 100 are named, e.g. "window_1_log_k10".
     """
     specs: dict[str, FeatureSpec] = {}
-    for transform in transforms:
-        for name, (previous, following) in WINDOWS.items():
-            if window is not None and name != window:
-                continue
-            spec = FeatureSpec(previous, following, transform=transform)
-            specs[f"{name}_{transform}"] = spec
-            if name in WITH_CLASSES:
-                specs[f"{name}_{transform}_classes"] = replace(spec, classes=len(CLASSES), line_ends=line_ends)
+    chosen = [name for name in WINDOWS if window in (None, name)]
+    for transform, name, k in itertools.product(transforms, chosen, top_ks):
+        spec = FeatureSpec(*WINDOWS[name], k, transform=transform)
+        label = f"{name}_{transform}" + (f"_k{k}" if k != RECORD_SIZE else "")
+        specs[label] = spec
+        if name in WITH_CLASSES:
+            specs[f"{label}_classes"] = replace(spec, classes=len(CLASSES), line_ends=line_ends)
     return specs
 
 

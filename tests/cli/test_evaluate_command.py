@@ -121,6 +121,7 @@ def test_bad_input_is_named(setup: tuple[str, Path, Path], tmp_path: Path) -> No
     for arguments, message in (
         (("--transforms", "square"), "--transforms must be of"),
         (("--window", "window_9"), "--window must be one of"),
+        (("--top-k", "10,many"), "--top-k must be integers"),
         (("--json", str(tmp_path / "none" / "out.json")), "folder must exist"),
         (("--no-train",), "needs weights"),
         (("--evaluator", "nobody"), "evaluator must be"),

@@ -28,6 +28,10 @@ def test_variants():
     assert specs["window_2_raw"] == FeatureSpec(2, 2, transform="raw")
     assert specs["window_1_log_classes"] == FeatureSpec(1, 1, transform="log", classes=len(CLASSES))
     assert list(ablation.variants(["gap"], "next_only")) == ["next_only_gap"]
+    of_sizes = ablation.variants(["log"], "window_1", line_ends=True, top_ks=[10, 100])
+    names = ["window_1_log_k10", "window_1_log_k10_classes", "window_1_log", "window_1_log_classes"]
+    assert list(of_sizes) == names
+    assert of_sizes[names[1]] == FeatureSpec(1, 1, 10, "log", len(CLASSES), line_ends=True)
 
 
 def test_figures_are_of_held_out_tokens_with_thresholds_from_validation(positions):
