@@ -214,7 +214,12 @@ def default_beta(evaluator: Evaluator | str | Path) -> float:
             evaluator = Evaluator.load(evaluator)
         except (OSError, ValueError):
             return BETA
-    return BETA_BY_MODEL.get(_plain_name(str(evaluator.provenance.get("model") or "")), BETA)
+    return beta_for(str(evaluator.provenance.get("model") or ""))
+
+
+def beta_for(model_name: str | Path) -> float:
+    """The beta that suits evaluators of a model, however it is named."""
+    return BETA_BY_MODEL.get(_plain_name(model_name), BETA)
 
 
 def shipped() -> list[str]:

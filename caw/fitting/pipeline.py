@@ -25,6 +25,7 @@ from caw.fitting.train import choose_transform, predict, train
 from caw.io.files import write_text
 from caw.io.progress import doing
 from caw.models import load_model, load_tokenizer
+from caw.record import RECORD_SIZE
 from caw.requirements import require
 from caw.triton_kernels.op_indices import TRANSFORMS
 
@@ -55,34 +56,61 @@ def train_evaluator(
     that is possible.
     """
     require("scikit-learn", "training evaluators")
-    output = _checked_output(output_path)
+    output = checked_output(output_path)
     texts = labelled(labels)
-    specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec
-    if len({(s.classes, s.line_ends) for s in specs}) > 1:
-        raise ValueError("specs must differ in their transform only, got several kinds of token classes; use one kind")
+    specs = specs_given(spec, line_ends)
     with stored_positions(reading, texts, progress=progress) as positions:
         if line_ends:
             positions = protect_line_ends(positions, reading.model)
-        table = table_for(reading.model, positions, specs[0].line_ends) if specs[0].classes else None
-        if len(specs) > 1:
-            evaluator, measured = choose_transform(positions, specs, settings, table=table)
-        else:
-            evaluator, measured = train(positions, specs[0], settings, table)
-        evaluator.provenance = {
-            "model": positions.meta["model"],
-            "dtype": positions.meta["dtype"],
+        evaluator, measured = train_best(positions, specs, settings, reading.model)
+        about = {
             "prompt": {
                 "template": reading.template,
                 "prefix_sha256": positions.meta["prefix_sha256"],
                 "statement": labels.statement,
             },
             "data": {**_data(texts, positions, Path(labels.path)), "line_ends": line_ends},
-            "features": evaluator.spec.to_dict(),
-            "parameters": sum(p.numel() for p in evaluator.parameters()),
-            "metrics": measured,
-            "command": command,
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         }
+        return write_evaluator(evaluator, output, positions, about, measured, command)
+
+
+def specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: bool) -> list[FeatureSpec]:
+    """The specs to choose from; `default_specs()` if none is given. Raises ValueError where their classes differ."""
+    specs = default_specs(line_ends=line_ends) if spec is None else [spec] if isinstance(spec, FeatureSpec) else spec
+    if len({(s.classes, s.line_ends) for s in specs}) > 1:
+        raise ValueError("specs must differ in their transform only, got several kinds of token classes; use one kind")
+    return list(specs)
+
+
+def train_best(
+    positions: Positions, specs: Sequence[FeatureSpec], settings: TrainSettings | None, model_name: str | Path
+) -> tuple[Evaluator, dict[str, Any]]:
+    """`train` of the one spec, or `choose_transform` of several, with the token classes of the model's tokenizer."""
+    table = table_for(model_name, positions, specs[0].line_ends) if specs[0].classes else None
+    if len(specs) > 1:
+        return choose_transform(positions, specs, settings, table=table)
+    return train(positions, specs[0], settings, table)
+
+
+def write_evaluator(
+    evaluator: Evaluator,
+    output: Path,
+    positions: Positions,
+    about: dict[str, Any],
+    measured: dict[str, Any],
+    command: str,
+) -> dict[str, Any]:
+    """Write the weights, and beside them what they were made of (`about`) and what was measured; returns the latter."""
+    evaluator.provenance = {
+        "model": positions.meta["model"],
+        "dtype": positions.meta["dtype"],
+        **about,
+        "features": evaluator.spec.to_dict(),
+        "parameters": sum(p.numel() for p in evaluator.parameters()),
+        "metrics": measured,
+        "command": command,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
     evaluator.save(output)
     write_text(output.with_suffix(".json"), json.dumps(evaluator.provenance, indent=1, ensure_ascii=False) + "\n")
     return evaluator.provenance
@@ -106,11 +134,11 @@ def evaluate_evaluator(evaluator: Evaluator, positions: Positions) -> dict[str, 
 
 
 def default_specs(
-    previous: int = 1, next: int = 1, classes: int = len(CLASSES), line_ends: bool = True
+    previous: int = 1, next: int = 1, classes: int = len(CLASSES), line_ends: bool = True, k: int = RECORD_SIZE
 ) -> list[FeatureSpec]:
     """One spec for each transform, with token classes unless `classes` is 0."""
     ends = line_ends and bool(classes)
-    return [FeatureSpec(previous, next, transform=name, classes=classes, line_ends=ends) for name in TRANSFORMS]
+    return [FeatureSpec(previous, next, k, transform=name, classes=classes, line_ends=ends) for name in TRANSFORMS]
 
 
 def protect_line_ends(positions: Positions, model_name: str | Path) -> Positions:
@@ -181,7 +209,7 @@ def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progr
     return positions
 
 
-def _checked_output(path: str | Path) -> Path:
+def checked_output(path: str | Path) -> Path:
     output = Path(path)
     if output.suffix != ".safetensors":
         raise ValueError(f"output must end in .safetensors, got {str(path)!r}; add the ending")
@@ -191,9 +219,7 @@ def _checked_output(path: str | Path) -> Path:
 
 
 def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> dict[str, Any]:
-    part = positions.part
     names = sorted({t.dataset for t in texts})
-    first = np.unique(np.asarray(positions.arrays["document"]), return_index=True)[1]
     return {
         "labels": labels.name,
         "labels_sha256": digest(texts),
@@ -204,11 +230,15 @@ def _data(texts: Sequence[LabelledText], positions: Positions, labels: Path) -> 
         "key_tokens": int(positions.key.sum()),
         "agreeing_tokens": int(positions.agree.sum()),
         "licence": [LICENCES.get(name, f"{name}: not known to this library") for name in names],
-        "split": {
-            "rule": "whole documents, by the sha256 of dataset/split/index",
-            **{
-                name: {"documents": int((part[first] == name).sum()), "tokens": int((part == name).sum())}
-                for name in SPLIT
-            },
-        },
+        "split": split_of(positions, "whole documents, by the sha256 of dataset/split/index"),
     }
+
+
+def split_of(positions: Positions, rule: str) -> dict[str, Any]:
+    """How many documents and tokens each part of the split has."""
+    part, document = positions.part, np.asarray(positions.arrays["document"])
+    parts = {
+        name: {"documents": len(np.unique(document[part == name])), "tokens": int((part == name).sum())}
+        for name in SPLIT
+    }
+    return {"rule": rule, **parts}

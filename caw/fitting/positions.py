@@ -98,6 +98,19 @@ class Positions:
         key = self.key | also
         return Positions({**self.arrays, "key": key}, self.bounds, {**self.meta, "key_tokens": int(key.sum())})
 
+    def only(self, tokens: np.ndarray, key: np.ndarray) -> Positions:
+        """Only these tokens, int64 [n] in any order and as often as they are named, labelled anew by key, bool [n]."""
+        chosen = {name: np.asarray(self.arrays[name])[tokens] for name in TOKEN_ARRAYS}
+        arrays = {**self.arrays, **chosen, "key": key}
+        return Positions(arrays, self.bounds, {**self.meta, "tokens": len(tokens), "key_tokens": int(key.sum())})
+
+    @property
+    def group(self) -> np.ndarray:
+        """Of each token the first document of its document's name, int64 [N]: texts of one prompt have one name."""
+        first: dict[str, int] = {}
+        groups = np.array([first.setdefault(name, i) for i, name in enumerate(self.meta["documents"])])
+        return groups[np.asarray(self.arrays["document"])]
+
     @property
     def agree(self) -> np.ndarray:
         """Whether the model's own choice a_0 is the reference token, bool [N]: there features are decoding's own."""

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from caw.fitting.labels import TEMPLATE
 
+HORIZON = 32  # tokens behind a swap whose likelihood counts
+KEYS_PER_TEXT = 1  # random keys: on one budget, more texts teach more than more keys
+
 
 @dataclass(frozen=True)
 class LabelFile:
@@ -36,6 +39,32 @@ class Reading:
     folder: str | Path | None = None
     device: str | None = None
     dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class OwnTexts:
+    """Texts that a model writes to be trained on, without labels.
+
+    prompts: JSONL, {"prompt": ...} a line; None = none if texts are given in `written`, else the everyday prompts that
+        come with the library. count: how many of them, from the start; None = all. chat: wrap them in the model's chat
+        template; None = if it has one.
+    written: JSONL, lines of `caw generate --with-prompt`: texts that are there already; None = none.
+    max_new_tokens: of each text. temperature: of a sampled text of each prompt besides the greedy one; None = no such.
+    seed: of sampling.
+    """
+
+    prompts: str | Path | None = None
+    count: int | None = None
+    chat: bool | None = None
+    written: str | Path | None = None
+    max_new_tokens: int = 132
+    temperature: float | None = 0.7
+    seed: int = 0
+
+    @property
+    def continues(self) -> bool:
+        """Whether the model has prompts to continue."""
+        return self.prompts is not None or self.written is None
 
 
 @dataclass(frozen=True)

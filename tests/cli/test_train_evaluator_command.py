@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.running import assert_refused, generate, run
+from cli.running import assert_refused, generate, run, write_prompts
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -25,14 +25,56 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
     weights = tmp_path / "tiny.safetensors"
     result = run(
         "train-evaluator", "--model", model, "--labels", str(tmp_path / "labels.jsonl"), "--data-dir", str(tmp_path),
-        "--output", str(weights), "--hidden", "8", "--max-epochs", "2", "--transform", "gap",
+        "--output", str(weights), "--hidden", "8", "--max-epochs", "2", "--transform", "gap", "--top-k", "20",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     written = json.loads(weights.with_suffix(".json").read_text())
-    assert written["features"]["transform"] == "gap" and written["model"] == model
+    assert (written["features"]["transform"], written["features"]["k"], written["model"]) == ("gap", 20, model)
     assert f"{written['metrics']['evaluators']['capacity']['auroc']:.3f}" in result.stdout
     result = generate(model, "--prompt", "the sky", "--policy", "capacity", "--evaluator", str(weights))
     assert result.exit_code == 0 and result.stderr.count("\n") == 1 and "policy capacity" in result.stderr
+
+
+def test_without_labels(model: str, tmp_path: Path) -> None:
+    """Prompts, and texts that `caw generate` wrote, to weights that `generate` takes."""
+    prompts, written = write_prompts(tmp_path / "prompts.jsonl", 20), tmp_path / "written.jsonl"
+    result = generate(model, "--input", str(prompts), "--with-prompt", "--output", str(written))
+    assert result.exit_code == 0, result.stderr
+    weights = tmp_path / "own.safetensors"
+    result = run(
+        "train-evaluator", "--model", model, "--self", "--prompts", str(prompts), "--texts", str(written), "--output",
+        str(weights), "--max-new-tokens", "12", "--horizon", "2", "--hidden", "8", "--max-epochs", "2", "--no-chat",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    made = json.loads(weights.with_suffix(".json").read_text())
+    assert f"{made['metrics']['evaluators']['capacity']['auroc']:.3f}" in result.stdout and "entropy" in result.stdout
+    assert made["data"]["documents"] == 60 and made["data"]["settings"]["horizon"] == 2
+    result = generate(model, "--prompt", "the sky", "--policy", "capacity", "--evaluator", str(weights))
+    assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--self", "--labels", "labels.jsonl"], "--labels belongs to labelled texts"),
+        (["--self", "--statement", "It is {answer}."], "--statement belongs"),
+        (["--self", "--template", "Q: {question}"], "--template belongs"),
+        (["--prompts", "labels.jsonl"], "--prompts says what --self trains on"),
+        (["--texts", "labels.jsonl"], "--texts says what --self trains on"),
+        (["--horizon", "3"], "--horizon says what --self trains on"),
+        (["--self", "--horizon", "0"], "horizon must be"),
+        (["--chat"], "--chat says what --self trains on"),
+        ([], "expected --labels and --data-dir, or --self"),
+        (["--self", "--prompts", "none.jsonl"], "none.jsonl"),
+        (["--self", "--prompts", "labels.jsonl"], "expected at least one line"),
+    ],
+)
+def test_one_way_to_train_at_a_time(
+    options: list[str], expected: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.jsonl").touch()
+    assert_refused(run("train-evaluator", "--model", model, "--output", "w.safetensors", *options), expected)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +85,7 @@ def test_train_evaluator(model: str, tmp_path: Path) -> None:
         ({"--output": "none/weights.safetensors"}, "folder"),
         ({"--next": "9"}, "window"),
         ({"--transform": "sqrt"}, "transform"),
+        ({"--top-k": "101"}, "k must be in [1, 100], got 101"),
         ({"--hidden": "0"}, "hidden"),
         ({"--prefix-file": "none.txt"}, "none.txt"),
     ],

@@ -1,0 +1,100 @@
+"""Texts that a model wrote itself: what an evaluator is trained on that needs no labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caw.decoding.prompts import encode_prompts
+from caw.entrance import generate
+from caw.fitting.labels import EncodedText
+from caw.fitting.settings import OwnTexts
+from caw.io.inputs import open_input
+from caw.io.jsonl import Row, read_rows, text_field
+from caw.models.facts import ModelFacts
+
+T = TypeVar("T")
+EVERYDAY = Path(__file__).parent / "everyday_prompts.jsonl"
+
+
+@dataclass(frozen=True)
+class OwnText:
+    """coded: a prompt and what the model wrote behind it; texts of one prompt have one name. temperature: of sampling;
+    None = greedy."""
+
+    coded: EncodedText
+    temperature: float | None = None
+
+
+def own_texts(model: Any, tokenizer: Any, settings: OwnTexts, *, progress: bool = True) -> list[OwnText]:
+    """The model's continuations of the prompts, greedy and sampled, and the texts that were written before.
+
+    Deterministic for the settings. Raises FileNotFoundError, or ValueError naming file and line, for what is no prompt
+    or text.
+    """
+    facts, found = ModelFacts.of(model, tokenizer), list[OwnText]()
+    if settings.continues:
+        prompts = _each(settings.prompts or EVERYDAY, lambda line: text_field(line, "prompt"))[: settings.count]
+        chat = bool(getattr(tokenizer, "chat_template", None)) if settings.chat is None else settings.chat
+        ids = encode_prompts(tokenizer, prompts, facts, chat=chat)
+        for temperature in dict.fromkeys((None, settings.temperature)):
+            out = generate(
+                model, tokenizer, ids, max_new_tokens=settings.max_new_tokens, do_sample=temperature is not None,
+                temperature=temperature or 1.0, seed=settings.seed, return_trace=False, progress=progress,
+            )  # fmt: skip
+            for prompt, given, written in zip(prompts, ids, out.sequences, strict=True):
+                found.append(OwnText(EncodedText.unlabelled(_name(prompt), given, written), temperature))
+    if settings.written is not None:
+        found += _each(settings.written, lambda line: _written(line, tokenizer, facts))
+    return [text for text in found if len(text.coded.ids) > text.coded.first]
+
+
+def sources(settings: OwnTexts) -> list[Path]:
+    """The files that texts are made from."""
+    continued = [settings.prompts or EVERYDAY] if settings.continues else []
+    return [Path(path) for path in (*continued, settings.written) if path is not None]
+
+
+def digest(settings: OwnTexts) -> str:
+    """sha256 of what the texts are made from besides the model."""
+    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources(settings)]
+    kept = asdict(replace(settings, prompts=None, written=None)) if settings.continues else None
+    return hashlib.sha256(json.dumps([settings.written is not None, contents, kept]).encode()).hexdigest()
+
+
+def _name(prompt: str) -> str:
+    """What decides the part of the split that a prompt's texts belong to."""
+    return f"prompt/{hashlib.sha256(prompt.encode()).hexdigest()[:16]}"
+
+
+def _each(path: str | Path, read: Callable[[dict[str, Any]], T]) -> list[T]:
+    """What is read of each line; there is at least one."""
+    found = []
+    with open_input(path) as lines:
+        for row in read_rows(lines):
+            try:
+                if not isinstance(row, Row):
+                    raise ValueError(row.message)
+                found.append(read(row.value))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {row.number}: {error}") from error
+    if not found:
+        raise ValueError(f"expected at least one line in {path}, found none; add some")
+    return found
+
+
+def _written(line: dict[str, Any], tokenizer: Any, facts: ModelFacts) -> OwnText:
+    """The text in a line of `caw generate --with-prompt`."""
+    prompt, said = text_field(line, "prompt"), line.get("settings") or {}
+    sampling, tokens = said.get("sampling") or {}, line.get("tokens")
+    if sampling.get("top_k", 0) or sampling.get("top_p", 1.0) != 1.0:
+        raise ValueError("texts must be greedy or sampled by temperature alone, top_k or top_p is set; leave it out")
+    (given,) = encode_prompts(tokenizer, [prompt], facts, chat=bool(said.get("chat")))
+    if tokens is None:
+        tokens = tokenizer(text_field(line, "text"), add_special_tokens=False)["input_ids"]
+    written = encode_prompts(tokenizer, [tokens], facts)[0] if tokens else []
+    return OwnText(EncodedText.unlabelled(_name(prompt), given, written), sampling.get("temperature"))

@@ -1,0 +1,132 @@
+"""A model's own texts, their swaps and the records around them, kept in a folder: each is made once.
+
+Beside stored positions (`positions.py`) there are `made_from.json`, `texts.jsonl`, and `swaps.jsonl`, a line a text.
+Measuring is the long part: one that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw.fitting.labels import EncodedText
+from caw.fitting.own_texts import OwnText, digest, own_texts
+from caw.fitting.positions import Positions
+from caw.fitting.recording import record_encoded
+from caw.fitting.settings import OwnTexts, Reading
+from caw.fitting.swaps import SwapSettings, measure_swaps
+from caw.io.files import write_text
+from caw.io.jsonl import JsonlWriter
+from caw.io.progress import Bar, doing
+from caw.models import load_model
+from caw.models.ends import end_token_ids
+
+MADE_FROM, TEXTS, SWAPS = "made_from.json", "texts.jsonl", "swaps.jsonl"
+DIGITS = 5  # of the nats that are kept
+
+
+@contextlib.contextmanager
+def stored_swaps(
+    reading: Reading, texts: OwnTexts, swaps: SwapSettings, *, progress: bool = True
+) -> Iterator[tuple[Positions, np.ndarray]]:
+    """A position for each swap, and the swaps' harm in nats, float64 [n]: from the reading's folder, as far as it has
+    them, and by running the model.
+
+    Without a folder they are gone when the block ends. Raises ValueError if the folder was made from another model,
+    precision, texts or swaps, or if no text is long enough to have swaps.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(reading.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="caw-swaps-")))
+        made_from = {
+            "model": str(reading.model), "dtype": reading.dtype, "texts_sha256": digest(texts),
+            "swaps": settings_of(swaps),
+        }  # fmt: skip
+        _check_folder(folder, made_from)
+        if not (folder / "meta.json").is_file():
+            _record(reading, texts, swaps, folder, made_from, progress)
+        positions = Positions.open(folder)
+        lines = _lines(folder / SWAPS)
+        lengths = np.bincount(np.asarray(positions.arrays["document"]), minlength=len(lines))
+        firsts = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = [np.asarray(line["place"], np.int64) + firsts[line["id"]] for line in lines]
+        harm = [np.asarray(line["falls"]).reshape(-1, swaps.horizon).sum(axis=1) for line in lines]
+        token = np.concatenate(tokens)
+        if not len(token):
+            raise ValueError(
+                f"expected texts of more than {swaps.horizon} tokens in which keys swap some, got none; let the model "
+                "write more, or lower the horizon"
+            )
+        yield positions.only(token, np.zeros(len(token), bool)), np.concatenate(harm)
+
+
+def settings_of(swaps: SwapSettings) -> dict[str, Any]:
+    """What is measured, without the key, which is none."""
+    mark = swaps.watermark
+    return {
+        "watermark": mark.name, "full_strength": mark.full, "strength": swaps.strength, "keys": swaps.keys,
+        "places": swaps.places, "horizon": swaps.horizon, "seed": swaps.seed,
+    }  # fmt: skip
+
+
+def _check_folder(folder: Path, made_from: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / MADE_FROM
+    if not path.exists():
+        if (folder / "meta.json").exists():
+            raise ValueError(f"expected swaps or nothing in {folder}, found positions of labelled texts; name another")
+        write_text(path, json.dumps(made_from, indent=1) + "\n")
+    found = json.loads(path.read_text())
+    for name, value in made_from.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"swaps stored in {folder} were made with {name} {found.get(name)!r}, asked for is {value!r}; name "
+                "another folder or remove this one"
+            )
+
+
+def _record(
+    reading: Reading, texts: OwnTexts, swaps: SwapSettings, folder: Path, made_from: dict[str, Any], progress: bool
+) -> None:
+    with doing(f"loading {reading.model}"):
+        model, tokenizer = load_model(reading.model, device=reading.device, dtype=reading.dtype)
+    if not (folder / TEXTS).exists():
+        _write_texts(folder / TEXTS, own_texts(model, tokenizer, texts, progress=progress))
+    written, ends = _read_texts(folder / TEXTS), end_token_ids(model, tokenizer)
+    with (
+        JsonlWriter(folder / SWAPS, resume=True, keep=lambda line: line["id"], made_by="caw train-evaluator") as writer,
+        Bar(len(written), "measuring swaps", "texts", enabled=progress) as advance,
+    ):
+        done = set(writer.existing)
+        for i, text in enumerate(written):
+            if i not in done:
+                found = measure_swaps(model, text.coded, swaps, text.temperature, ends)
+                falls = found.falls.round(DIGITS).tolist()
+                writer.write({"id": i, "place": found.place.tolist(), "token": found.token.tolist(), "falls": falls})
+            advance()
+    about = {**made_from, "written_tokens": sum(len(text.coded.key) for text in written)}
+    record_encoded(model, [text.coded for text in written], folder, about, progress=progress)
+
+
+def _write_texts(path: Path, texts: Sequence[OwnText]) -> None:
+    lines = (
+        {"name": t.coded.text.name, "ids": t.coded.ids, "first": t.coded.first, "temperature": t.temperature}
+        for t in texts
+    )
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _read_texts(path: Path) -> list[OwnText]:
+    return [
+        OwnText(EncodedText.unlabelled(t["name"], t["ids"][: t["first"]], t["ids"][t["first"] :]), t["temperature"])
+        for t in _lines(path)
+    ]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

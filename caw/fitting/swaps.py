@@ -1,0 +1,186 @@
+"""Swaps that random keys would make in a model's texts, and the harm of each: training data that needs no labels.
+
+At a place of a text that the model wrote, the greatest strength of a policy puts another token in the place of a_0
+under some keys. Its harm is how much less likely the model then finds what it had written behind that place: nats over
+the next `horizon` tokens, the swapped token itself left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from caw.checks import require_int, require_number
+from caw.fitting.labels import EncodedText
+from caw.fitting.replacing import BATCH_TOKENS, replaced_logits
+from caw.fitting.settings import HORIZON, KEYS_PER_TEXT
+from caw.models.teacher import check_lengths, read_and_keep, token_log_probs
+from caw.policies.base import MAX_STRENGTH
+from caw.record import Record
+from caw.watermarks import KGW, Watermark
+from caw.watermarks.base import Position
+
+ROWS = 64  # rows of logits that get their noise at once
+KEYS = 2**63
+
+
+@dataclass(frozen=True)
+class SwapSettings:
+    """Which swaps are measured, and how.
+
+    watermark: what marks; its key is replaced by random ones. strength: the greatest of the policy, which multiplies
+    delta or top_k. keys: random keys a text. places: the most places of a text that are looked at, a run that starts
+    anywhere; None = all. horizon: following tokens that harm is summed over. seed: of keys, noise and runs.
+    batch_tokens: tokens of a forward.
+
+    Raises TypeError or ValueError naming the argument.
+    """
+
+    watermark: Watermark = field(default_factory=lambda: KGW(key=0))
+    strength: float = 1.0
+    keys: int = KEYS_PER_TEXT
+    places: int | None = None
+    horizon: int = HORIZON
+    seed: int = 0
+    batch_tokens: int = BATCH_TOKENS
+
+    def __post_init__(self) -> None:
+        require_number("strength", self.strength, 0, MAX_STRENGTH, closed=True)
+        self.watermark.check_strength(self.strength)
+        for name, most in (("keys", 1000), ("places", 1 << 20), ("horizon", 1 << 20), ("batch_tokens", 1 << 30)):
+            if name != "places" or self.places is not None:
+                require_int(name, getattr(self, name), 1, most)
+        require_int("seed", self.seed, 0, 2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Swaps:
+    """The swaps of one text, by place; every key's own, so that a likely swap is there several times.
+
+    place: int64 [n], index of the written token. token: int64 [n], what takes its place. falls: float64 [n, horizon],
+    nats that each of the following tokens loses.
+    """
+
+    place: np.ndarray
+    token: np.ndarray
+    falls: np.ndarray
+
+    @property
+    def harm(self) -> np.ndarray:
+        """Nats that the following tokens lose in sum, float64 [n]."""
+        return self.falls.sum(axis=1)
+
+
+@torch.inference_mode()
+def measure_swaps(
+    model: Any,
+    text: EncodedText,
+    settings: SwapSettings,
+    temperature: float | None = None,
+    ends: Collection[int] = (),
+) -> Swaps:
+    """The swaps of one text that the model wrote, and their harm.
+
+    Args:
+        text: a prompt and what was written behind it (`EncodedText.unlabelled`).
+        temperature: at which it was sampled, without top-k or top-p; None = greedily.
+        ends: ids that end a text. No swap makes or removes one, as marks do not decide where a text ends.
+
+    A place has none where fewer than `horizon` tokens follow, or where the model would not have chosen the token that
+    stands there (in a greedy text, one that is not its likeliest). A sampled token was chosen by some noise: noise that
+    would have chosen it is drawn.
+
+    Deterministic for the seed and the text. Raises ValueError for a text longer than the model's positions and for
+    logits that are not finite.
+    """
+    count = len(text.ids) - text.first - settings.horizon
+    nothing = np.zeros(0, np.int64)
+    if count < 1:
+        return Swaps(nothing, nothing, np.zeros((0, settings.horizon)))
+    check_lengths(model, [text.ids], [text.text.name])
+    logits, read = read_and_keep(model, text.ids)
+    if not bool(logits.isfinite().all()):
+        raise ValueError(f"expected finite logits, the model gives others on {text.text.name}; use float32")
+    ids = torch.tensor(text.ids, device=logits.device)
+    place, token = _swapped(logits[text.first - 1 :], ids[text.first :], count, settings, temperature, ends)
+    # keys agree on many swaps: each is measured once
+    changes, of_change = np.unique(np.stack([place, token], axis=1), axis=0, return_inverse=True)
+    rows = [(text.first + int(p), int(t)) for p, t in changes]
+    plain = token_log_probs(logits[:-1], ids[1:])  # entry j: of token j + 1
+    falls = np.zeros((len(rows), settings.horizon))
+    for i, after in replaced_logits(model, text.ids, rows, read, settings.horizon, settings.batch_tokens):
+        here = slice(rows[i][0], rows[i][0] + len(after))
+        falls[i] = (plain[here] - token_log_probs(after, ids[1:][here])).cpu().numpy()
+    return Swaps(place, token, falls[of_change.reshape(-1)])
+
+
+def _swapped(
+    logits: torch.Tensor,
+    written: torch.Tensor,
+    count: int,
+    settings: SwapSettings,
+    temperature: float | None,
+    ends: Collection[int],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Place and token, int64 [n] each, of the swaps of every key at the first `count` of the `written` tokens."""
+    rng = np.random.default_rng([settings.seed, *written.tolist()])
+    watermark = settings.watermark.with_vocabulary(logits.shape[1])
+    keyed = [watermark.with_key(int(key)) for key in rng.integers(KEYS, size=settings.keys)]
+    noise = torch.Generator().manual_seed(int(rng.integers(KEYS)))
+    begin = int(rng.integers(max(count - (settings.places or count), 0) + 1))
+    end = min(count, begin + (settings.places or count))
+    context, stops = watermark.contexts(written), torch.tensor(list(ends), dtype=torch.int64, device=written.device)
+    found: list[torch.Tensor] = []
+    for start in range(begin, end, ROWS):
+        here = slice(start, min(start + ROWS, end))
+        own = written[here]
+        position = _position(logits[here].float(), own, context[here], temperature, noise, stops)
+        for each in keyed:
+            ladder = each.ladder(position, settings.strength)
+            strength = torch.full(own.shape, settings.strength, device=own.device)
+            chosen = ladder.candidates.gather(1, ladder.select(strength)[:, None])[:, 0]
+            swapped = (chosen != own) & (ladder.candidates[:, 0] == own) & ~torch.isin(own, stops)
+            rows = swapped.nonzero()[:, 0]
+            found.append(torch.stack([rows + start, chosen[rows]], dim=1))
+    swaps = torch.cat(found).cpu().numpy()
+    swaps = swaps[np.argsort(swaps[:, 0], kind="stable")]
+    return swaps[:, 0], swaps[:, 1]
+
+
+def _position(
+    logits: torch.Tensor,
+    own: torch.Tensor,
+    context: torch.Tensor,
+    temperature: float | None,
+    noise: torch.Generator,
+    ends: torch.Tensor,
+) -> Position:
+    """What a watermark looks at when it builds the ladders of rows of logits [n, V] whose tokens are `own` [n]."""
+    logits = logits.index_fill(1, ends, -torch.inf)
+    if temperature is None:
+        record = Record.from_logits(logits)
+        return Position(record, record.values, logits, context)
+    warped = logits / temperature
+    scores = _noisy(warped, own, noise)
+    record = Record.from_logits(scores)
+    return Position(record, warped.gather(1, record.ids.clamp_min(0)), scores, context, warped)
+
+
+def _noisy(logits: torch.Tensor, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Logits + Gumbel noise [n, V], given that the sum is greatest at `own` [n].
+
+    The greatest sum is a Gumbel draw about logsumexp, whichever token has it; the others are draws cut off there
+    (Maddison, Tarlow and Minka, "A* Sampling", 2014).
+    """
+
+    def gumbel(*shape: int) -> torch.Tensor:
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(1e-300)
+        return -(-drawn.log()).log().to(logits.device)
+
+    most = logits.double().logsumexp(1, keepdim=True) + gumbel(len(logits), 1)
+    sums = -torch.logaddexp(-most, -(logits.double() + gumbel(*logits.shape)))
+    return sums.scatter(1, own[:, None], most).float()

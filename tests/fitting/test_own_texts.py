@@ -1,0 +1,120 @@
+"""The texts that an evaluator without labels is trained on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny import tiny_model, tiny_tokenizer
+
+import caw
+from caw.fitting.own_texts import EVERYDAY, digest, own_texts
+from caw.fitting.settings import OwnTexts
+from caw.io.jsonl import Row, read_rows
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    tokenizer = tiny_tokenizer()
+    return tiny_model(len(tokenizer)), tokenizer
+
+
+def lines(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_models_own_continuations(tiny, tmp_path):
+    prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"}, {"prompt": "a small text"}, {"prompt": "unused"})
+    settings = OwnTexts(prompts, count=2, chat=False, max_new_tokens=7, temperature=0.5, seed=3)
+    found = own_texts(*tiny, settings)
+    given = ["the sky", "a small text"]
+    greedy = caw.generate(*tiny, given, max_new_tokens=7)
+    sampled = caw.generate(*tiny, given, max_new_tokens=7, do_sample=True, temperature=0.5, seed=3)
+    for text, out, temperature in zip(
+        found, [*greedy.sequences, *sampled.sequences], [None] * 2 + [0.5] * 2, strict=True
+    ):
+        assert list(text.coded.ids[text.coded.first :]) == out and text.temperature == temperature
+    first, second, third, fourth = (text.coded.text.name for text in found)
+    assert (first, second) == (third, fourth) and first != second, "texts of a prompt are in one part of the split"
+    assert [t.coded.ids for t in own_texts(*tiny, OwnTexts(prompts, 2, False, None, 7, None))] == [
+        t.coded.ids for t in found[:2]
+    ]
+
+
+def test_prompts_are_wrapped_if_the_model_has_a_template(tiny, tmp_path):
+    model, tokenizer = tiny
+    prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"})
+    settings = OwnTexts(prompts, max_new_tokens=2, temperature=None)
+    (text,) = own_texts(model, tokenizer, settings)
+    assert tokenizer.decode(text.coded.ids[: text.coded.first]) == "<user>the sky<assistant>"
+    (text,) = own_texts(model, tiny_tokenizer(chat=False), settings)
+    assert tokenizer.decode(text.coded.ids[: text.coded.first]) == "the sky"
+
+
+def test_texts_that_caw_generate_wrote(tiny, tmp_path):
+    prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"})
+    sampling = {"temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 0}
+    written = lines(
+        tmp_path / "w.jsonl",
+        {
+            "id": 1,
+            "prompt": "the sky",
+            "text": "ignored",
+            "tokens": [4, 5],
+            "settings": {"chat": True, "sampling": None},
+        },
+        {"id": 2, "prompt": "the sky", "tokens": [6], "settings": {"chat": False, "sampling": sampling}},
+        {"id": 3, "prompt": "a text", "text": " is blue"},
+        {"id": 4, "prompt": "nothing was written", "tokens": []},
+    )
+    own, *found = own_texts(*tiny, OwnTexts(prompts, None, False, written, 2, None))
+    assert [list(t.coded.ids[t.coded.first :]) for t in found[:2]] == [[4, 5], [6]] and len(found) == 3
+    assert [t.temperature for t in found] == [None, 0.5, None]
+    assert found[0].coded.first > found[1].coded.first == own.coded.first, "the first has the chat template"
+    assert own.coded.text.name == found[0].coded.text.name == found[1].coded.text.name != found[2].coded.text.name
+    text = found[2].coded
+    assert tiny[1].decode(text.ids[text.first :]) == " is blue"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ({"text": "a"}, "line 1: expected a field 'prompt'"),
+        ({"prompt": "a"}, "line 1: expected a field 'text'"),
+        ({"prompt": "a", "tokens": [10**6]}, "line 1: .*vocabulary"),
+        ({"prompt": "a", "tokens": [1], "settings": {"sampling": {"top_k": 5}}}, "line 1: texts must be greedy"),
+    ],
+)
+def test_bad_lines_are_named(line, expected, tiny, tmp_path):
+    prompts, written = lines(tmp_path / "p.jsonl", {"prompt": "the sky"}), lines(tmp_path / "w.jsonl", line)
+    with pytest.raises(ValueError, match=expected):
+        own_texts(*tiny, OwnTexts(prompts, None, False, written, 1, None))
+
+
+def test_no_prompts(tiny, tmp_path):
+    with pytest.raises(ValueError, match="expected at least one line"):
+        own_texts(*tiny, OwnTexts(lines(tmp_path / "p.jsonl")))
+    with pytest.raises(FileNotFoundError):
+        own_texts(*tiny, OwnTexts(tmp_path / "none.jsonl"))
+
+
+def test_the_digest_knows_what_texts_are_made_from(tmp_path):
+    prompts = lines(tmp_path / "p.jsonl", {"prompt": "the sky"})
+    settings = OwnTexts(prompts)
+    before = digest(settings)
+    (tmp_path / "copy.jsonl").write_bytes(prompts.read_bytes())
+    assert digest(OwnTexts(tmp_path / "copy.jsonl")) == before
+    others = [OwnTexts(prompts, seed=1), OwnTexts(prompts, written=prompts), OwnTexts()]
+    assert len({before, *(digest(other) for other in others)}) == 4
+    lines(prompts, {"prompt": "the sea"})
+    assert digest(settings) != before
+
+
+def test_the_prompts_that_come_with_the_library():
+    """Short everyday ones, none twice, and none of the 100 prompts that texts are measured on."""
+    with open(EVERYDAY, "rb") as file:
+        rows = list(read_rows(file))
+    prompts = [row.value["prompt"] for row in rows if isinstance(row, Row)]
+    assert len(prompts) == len(rows) == len(set(prompts)) == 240
+    assert all(prompt.isascii() and 3 <= len(prompt.split()) <= 16 for prompt in prompts)

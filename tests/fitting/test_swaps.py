@@ -1,0 +1,149 @@
+"""Swaps and their harm against their definitions: whole forwards, a biased argmax over the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tiny import tiny_model, tiny_tokenizer
+
+from caw.fitting import swaps as module
+from caw.fitting.labels import EncodedText
+from caw.fitting.swaps import Swaps, SwapSettings, measure_swaps
+from caw.models.teacher import log_probs
+from caw.testing import assert_close
+from caw.watermarks import KGW
+
+HORIZON = 6
+SETTINGS = SwapSettings(KGW(key=0, gamma=0.4, delta=3.0), strength=1.5, keys=3, horizon=HORIZON)
+PROMPT = [5, 77, 200]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model(len(tiny_tokenizer()))
+
+
+@pytest.fixture(scope="module")
+def text(model):
+    """A greedy continuation."""
+    ids = torch.tensor([PROMPT])
+    with torch.inference_mode():
+        for _ in range(30):
+            ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
+    return EncodedText.unlabelled("text", PROMPT, ids[0, len(PROMPT) :].tolist())
+
+
+def keys_drawn(monkeypatch):
+    """The keys that watermarks get from now on."""
+    drawn, with_key = [], KGW.with_key
+
+    def noting(self, key):
+        drawn.append(key)
+        return with_key(self, key)
+
+    monkeypatch.setattr(KGW, "with_key", noting)
+    return drawn
+
+
+@torch.inference_mode()
+def by_definition(model, text, keys, settings):
+    """(place, token, harm) of every key's swaps, by place."""
+    first, ids = text.first, list(text.ids)
+    logits = model(torch.tensor([ids])).logits[0]
+    plain, found = log_probs(model, [(ids, 1)])[0], []
+    context = settings.watermark.contexts(torch.tensor(ids[first:]))
+    for place in range(len(ids) - first - settings.horizon):
+        row = logits[first + place - 1]
+        for key in keys:
+            green = settings.watermark.with_key(key).green_vocabulary(context[place : place + 1], len(row))[0]
+            token = int((row + green * settings.watermark.delta * settings.strength).argmax())
+            if token != ids[first + place] == int(row.argmax()):
+                changed = [*ids[: first + place], token, *ids[first + place + 1 :]]
+                after = slice(first + place, first + place + settings.horizon)
+                found.append((place, token, (plain - log_probs(model, [(changed, 1)])[0])[after].sum()))
+    return found
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 60, 512])
+def test_swaps_of_a_greedy_text_are_those_of_the_definition(model, text, batch_tokens, monkeypatch):
+    drawn = keys_drawn(monkeypatch)
+    settings = replace(SETTINGS, batch_tokens=batch_tokens)
+    found = measure_swaps(model, text, settings)
+    assert len(set(drawn)) == 3
+    expected = by_definition(model, text, list(drawn), settings)
+    assert len(expected) > 20 and len({token for _, token, _ in expected}) > 5
+    assert list(zip(found.place.tolist(), found.token.tolist(), strict=True)) == [(p, t) for p, t, _ in expected]
+    assert_close(found.harm, np.array([harm for _, _, harm in expected]), "capacity")
+    again = measure_swaps(model, text, settings)
+    assert np.array_equal(found.token, again.token) and np.array_equal(found.harm, again.harm)
+
+
+def test_where_there_is_no_swap(model, text):
+    """The last tokens, tokens that the model would not have chosen, and those that end a text or would."""
+    found = measure_swaps(model, text, SETTINGS)
+    assert found.place.max() < len(text.ids) - text.first - HORIZON
+    written = list(text.ids[text.first :])
+    place, token = int(found.place[0]), int(found.token[0])
+    assert token not in measure_swaps(model, text, SETTINGS, ends=[token]).token
+    assert place not in measure_swaps(model, text, SETTINGS, ends=[written[place]]).place
+    other = EncodedText.unlabelled("text", PROMPT, [*written[:place], token, *written[place + 1 :]])
+    assert place not in measure_swaps(model, other, SETTINGS).place
+    short = measure_swaps(model, EncodedText.unlabelled("text", PROMPT, written[:HORIZON]), SETTINGS)
+    assert isinstance(short, Swaps) and len(short.place) == len(short.token) == len(short.harm) == 0
+    assert len(measure_swaps(model, text, replace(SETTINGS, strength=0.0)).place) == 0
+
+
+def test_a_run_of_places(model, text):
+    """As many places as were asked for, side by side; another seed looks elsewhere."""
+    strong = replace(SETTINGS, strength=50.0, keys=40)  # some key swaps every token
+    runs = [set(measure_swaps(model, text, replace(strong, places=5, seed=seed)).place) for seed in range(6)]
+    assert all(max(run) - min(run) == 4 for run in runs)
+    assert len({min(run) for run in runs}) > 2
+    most = len(text.ids) - text.first - HORIZON
+    assert max(measure_swaps(model, text, replace(strong, places=1000)).place) == most - 1
+
+
+def test_a_sampled_text_is_swapped_as_sampling_under_the_mark_would_choose():
+    """Gumbel-max: logits + bonus + noise is greatest at t as often as softmax(logits + bonus) says, and the noise that
+    chose the tokens there are, drawn as the model says, is plain noise again."""
+    rows = 20_000
+    logits = torch.tensor([[2.0, 1.5, 0.0, -1.0, -torch.inf]])
+    own = torch.multinomial(logits.softmax(1), rows, replacement=True, generator=torch.Generator().manual_seed(1))[0]
+    scores = module._noisy(logits.repeat(rows, 1), own, torch.Generator().manual_seed(2))
+    assert torch.equal(scores.argmax(1), own)
+    bonus = torch.tensor([0.0, 1.0, 0.0, 2.0, 5.0])
+    counts = torch.bincount((scores + bonus).argmax(1), minlength=5)[:4]
+    expected = (logits[0] + bonus).softmax(0)[:4].double()
+    assert stats.chisquare(counts.numpy(), (expected / expected.sum() * rows).numpy()).pvalue > 1e-3
+    noise = (scores - logits)[:, 2].numpy()
+    assert stats.kstest(noise, "gumbel_r").pvalue > 1e-3
+
+
+def test_sampled_texts_have_swaps_where_greedy_ones_have_none(model, text):
+    generator = torch.Generator().manual_seed(3)
+    random = torch.randint(0, 300, (40,), generator=generator).tolist()
+    sampled = EncodedText.unlabelled("text", PROMPT, random)
+    assert len(measure_swaps(model, sampled, SETTINGS).place) < len(measure_swaps(model, sampled, SETTINGS, 1.0).place)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"strength": -1}, "strength must be"),
+        ({"keys": 0}, "keys must be"),
+        ({"horizon": 0}, "horizon must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_bad_settings_are_named(change, expected):
+    with pytest.raises(ValueError, match=expected):
+        SwapSettings(**change)
+
+
+def test_a_text_longer_than_the_model_is_refused(model):
+    with pytest.raises(ValueError, match="512 positions"):
+        measure_swaps(model, EncodedText.unlabelled("text", PROMPT, [1] * 510), SETTINGS)
