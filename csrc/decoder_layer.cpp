@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "convert.h"
 #include "cpu/linear.h"
 #include "ops.h"
+#include "quantised_linear.h"
 
 namespace caw {
 namespace {
@@ -26,15 +28,31 @@ struct Matrix {
   Dtype type;
   int64_t outputs, size;
   std::vector<float> bias;
+  Packed packed;  // its form is null where the weights are plain
   int64_t tiles() const { return (outputs + kLinearTile - 1) / kLinearTile; }
 };
 
+int64_t outputs_of(const char* name, const Tensor& weight) {
+  if (is_packed(weight)) return packed(name, weight).outputs;
+  require(weight.dim() == 2, std::string(name) + " must have two dimensions, got " + shape_of(weight));
+  return weight.size(0);
+}
+
 Matrix matrix(const char* name, const Tensor& weight, const std::optional<Tensor>& bias, Dtype type, int64_t outputs,
     int64_t size) {
-  require_shape(name, weight, {outputs, size});
-  require(weight.is_contiguous() && dtype_of(name, weight) == type,
+  Packed blocks;
+  if (is_packed(weight)) {
+    blocks = packed(name, weight);
+    require(type == kFloat32, std::string(name) + " is packed, so hidden must be float32; convert it before the call");
+    require(blocks.outputs == outputs && blocks.size == size, std::string(name) + " must be packed weights [" +
+        std::to_string(outputs) + ", " + std::to_string(size) + "], got [" + std::to_string(blocks.outputs) + ", " +
+        std::to_string(blocks.size) + "]");
+  } else {
+    require_shape(name, weight, {outputs, size});
+  }
+  require(blocks.form || (weight.is_contiguous() && dtype_of(name, weight) == type),
       std::string(name) + " must be contiguous and of hidden's dtype; convert it before the call");
-  Matrix m{static_cast<const char*>(weight.const_data_ptr()), type, outputs, size, {}};
+  Matrix m{static_cast<const char*>(weight.const_data_ptr()), type, outputs, size, {}, blocks};
   if (bias.has_value()) {
     require_shape("biases", *bias, {outputs});
     require(dtype_of("biases", *bias) == type, "biases must have hidden's dtype; convert them before the call");
@@ -44,13 +62,41 @@ Matrix matrix(const char* name, const Tensor& weight, const std::optional<Tensor
 }
 
 int64_t tile_cost(const Matrix& m, int64_t rows) {  // nanoseconds: 10 bytes or 40 products in each
+  if (m.packed.form) return kLinearTile / kTileOutputs * packed_tile_cost(m.packed, rows);
   return kLinearTile * m.size * std::max(element_size(m.type) * 4, rows) / 40;
 }
 
+// Rows as products with a matrix read them.
+class Input {
+ public:
+  Input(const Rows& x, const Matrix& m) : rows_(x.count) {
+    if (!m.packed.form) {
+      plain_.emplace(x, m.type);
+      return;
+    }
+    digits_.emplace(x.count, x.size, m.packed.fast);
+    fill(x.data.data(), x.stride, *digits_);
+  }
+  int64_t rows() const { return rows_; }
+  // Floats of a tile's results, with room for `multiply` to work in.
+  size_t room() const { return size_t(rows_ * (kLinearTile + kTileOutputs)); }
+  void multiply(const Matrix& m, int64_t first, int64_t count, float* part) const {
+    if (digits_)
+      multiply_outputs(*digits_, m.packed, first, count, part + rows_ * kLinearTile, part, kLinearTile);
+    else
+      plain_->multiply(offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
+  }
+
+ private:
+  int64_t rows_;
+  std::optional<LinearInput> plain_;
+  std::optional<Activations> digits_;
+};
+
 // part[row * kLinearTile + o] = the outputs of one tile; returns how many there are.
-int64_t multiply_tile(const LinearInput& x, const Matrix& m, int64_t tile, float* part) {
+int64_t multiply_tile(const Input& x, const Matrix& m, int64_t tile, float* part) {
   const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
-  x.multiply(offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
+  x.multiply(m, first, count, part);
   if (!m.bias.empty())
     for (int64_t r = 0; r < x.rows(); ++r)
       for (int64_t o = 0; o < count; ++o) part[r * kLinearTile + o] += m.bias[size_t(first + o)];
@@ -59,11 +105,11 @@ int64_t multiply_tile(const LinearInput& x, const Matrix& m, int64_t tile, float
 
 // out[i] = (add_to_out ? out[i] : 0) + x matrices[i]^T + bias, all matrices in one parallel section.
 void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const std::vector<Rows*>& out, bool add_to_out) {
-  const LinearInput input(x, matrices[0]->type);
+  const Input input(x, *matrices[0]);
   int64_t tiles = 0;
   for (const Matrix* m : matrices) tiles += m->tiles();
   for_each_part(tiles, tile_cost(*matrices[0], x.count), [&](int64_t begin, int64_t end) {
-    std::vector<float> part(size_t(x.count * kLinearTile));
+    std::vector<float> part(input.room());
     for (int64_t i = begin; i < end; ++i) {
       size_t which = 0;
       int64_t tile = i;
@@ -80,9 +126,9 @@ void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const s
 
 // out = silu(x gate^T) * (x up^T)
 void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
-  const LinearInput input(x, gate.type);
+  const Input input(x, gate);
   for_each_part(gate.tiles(), 2 * tile_cost(gate, x.count), [&](int64_t begin, int64_t end) {
-    std::vector<float> g(size_t(x.count * kLinearTile)), u(g);
+    std::vector<float> g(input.room()), u(g);
     float exponent[kLinearTile], power[kLinearTile];
     for (int64_t tile = begin; tile < end; ++tile) {
       const int64_t count = multiply_tile(input, gate, tile, g.data());
@@ -186,9 +232,11 @@ Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Te
   require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
   Shape at{k_cache.size(0), hidden.size(0) * hidden.size(1), hidden.size(2), 0, k_cache.size(1), dim, type,
       hidden.scalar_type(), {}, {}};
-  require(weights[kQ].dim() == 2 && weights[kQ].size(0) % dim == 0, "weights[1] must have shape [H * D, E], got " +
-      shape_of(weights[kQ]));
-  at.heads = weights[kQ].size(0) / dim;
+  const int64_t inner = outputs_of("weights[1]", weights[kQ]);
+  require(inner % dim == 0, "weights[1] must have shape [H * D, E], got " + shape_of(weights[kQ]));
+  at.heads = inner / dim;
+  for (const int64_t i : {kK, kV, kO, kGate, kUp, kDown})
+    require(is_packed(weights[size_t(i)]) == is_packed(weights[kQ]), "either all matrices of weights must be packed or none");
   require_shape("cos", cos, {hidden.size(0), hidden.size(1), dim});
   require_shape("sin", sin, {hidden.size(0), hidden.size(1), dim});
   require(dtype_of("cos", cos) == type && dtype_of("sin", sin) == type, "cos and sin must have hidden's dtype");
@@ -234,7 +282,7 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   check_scratch("k_scratch", k_scratch, at);
   check_scratch("v_scratch", v_scratch, at);
   require(biases.size() == 7, "biases must be 7, of q, k, v, o, gate, up and down, got " + std::to_string(biases.size()));
-  const int64_t inner = at.heads * at.dim, kv = at.kv_heads * at.dim, wide = weights[kGate].size(0);
+  const int64_t inner = at.heads * at.dim, kv = at.kv_heads * at.dim, wide = outputs_of("weights[6]", weights[kGate]);
   const auto get = [&](const char* name, int64_t i, size_t bias, int64_t outputs, int64_t size) {
     return matrix(name, weights[size_t(i)], biases[bias], at.type, outputs, size);
   };

@@ -9,14 +9,23 @@ from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
 from caw.models.gguf import dequantised, require_gguf_packages
+from caw.models.gguf_settings import settings_folder
 from caw.models.messages import one_sentence, quiet
+from caw.models.quantised_choice import FILE_WEIGHTS, check_quantised
+from caw.models.quantised_gguf import quantised_model
+from caw.models.rounding import quantise
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
 
 if TYPE_CHECKING:  # takes seconds to import, so functions import it
     import torch
 
 
-def load_model(name: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype = "auto") -> Any:
+def load_model(
+    name: str | Path,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype = "auto",
+    weights: str | None = None,
+) -> Any:
     """Load a causal language model and its tokenizer.
 
     Args:
@@ -24,6 +33,9 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
         device: "cpu", "cuda", ...; None = CUDA if there is one.
         dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
             "float16" or a torch.dtype.
+        weights: None = numbers of that dtype. "file": the 4-bit and 8-bit blocks of a .gguf file as they are, on a CPU,
+            which give what its dequantised float32 model gives. "file-fast": the same, products rounding their inputs
+            to 8 bits. "int8", "int4": any other model on a CPU, its matrices rounded to blocks of 32 while it loads.
 
     Returns:
         (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
@@ -35,8 +47,10 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     device = resolve_device(device)
-    dtype = resolve_dtype(dtype, device)
     source = file_or_folder(name)
+    if weights is not None:
+        return _load_quantised(name, source, device, dtype, weights)
+    dtype = resolve_dtype(dtype, device)
     if source.suffix == ".gguf":
         folder, local = dequantised(source), True
     else:
@@ -45,11 +59,36 @@ def load_model(name: str | Path, device: str | torch.device | None = None, dtype
     with quiet(), one_sentence(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
-    model = model.to(device).eval().requires_grad_(False)
+    return _named(name, model.to(device).eval().requires_grad_(False), tokenizer)
+
+
+def _named(name: str | Path, model: Any, tokenizer: Any) -> Any:
     model.generation_config.eos_token_id = sorted(end_token_ids(model, tokenizer))
     # evaluator checks and reports name the model by this; the path of a cache folder would mean nothing
     model.config._name_or_path = DEMO_MODEL if str(name) == DEMO_MODEL else str(name)
     return model, tokenizer
+
+
+def _load_quantised(
+    name: str | Path, source: Path, device: torch.device, dtype: str | torch.dtype, weights: str
+) -> Any:
+    """The model with quantised weights; ValueError where they cannot be had."""
+    check_quantised(weights, source, device, dtype)
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from_file = weights in FILE_WEIGHTS
+    folder, local = (settings_folder(source), True) if from_file else folder_or_hub_id(name)
+    survive_forks()
+    with quiet(), one_sentence(name):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
+        config = AutoConfig.from_pretrained(folder, local_files_only=local)
+    if from_file:
+        return _named(name, quantised_model(source, config, fast=weights == "file-fast"), tokenizer)
+    import torch
+
+    with quiet(), one_sentence(name):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=local)
+    return _named(name, quantise(model.eval().requires_grad_(False), weights), tokenizer)
 
 
 def load_tokenizer(name: str | Path) -> Any:

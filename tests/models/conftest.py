@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,24 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "models"
 
 
-@pytest.fixture(scope="module")
-def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """(a float32 GGUF file of a tiny Llama, the model it was made from); only one of its two ends is marked."""
+def write_gguf(path: Path, kinds: Sequence[str] = ("F32",), **settings: Any) -> tuple[Path, Any]:
+    """(a GGUF file of a tiny Llama, the model it was made from); only one of its two ends is marked.
+
+    kinds: types of the matrices, in turns.
+    """
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
     tokens = ["<unk>", *ENDS, *map(chr, range(ord("a"), ord("z") + 1)), "ab", "cd"]
     torch.manual_seed(5)
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=len(tokens), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=64, tie_word_embeddings=False, rope_parameters={
-            "rope_type": "default", "rope_theta": 10000.0},
+        max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        **({"num_key_value_heads": 4, "tie_word_embeddings": False} | settings),
     ))  # fmt: skip
-    path = tmp_path_factory.mktemp("gguf") / "tiny.F32.gguf"
     writer = gguf.GGUFWriter(str(path), "llama")
     for name, value in [("context_length", 64), ("embedding_length", 32), ("block_count", 1),
-                        ("feed_forward_length", 64), ("head_count", 4), ("head_count_kv", 4),
+                        ("feed_forward_length", 64), ("head_count", 4),
+                        ("head_count_kv", model.config.num_key_value_heads),
                         ("vocab_size", len(tokens)),
                         ("layer_norm_rms_eps", 1e-6), ("rope_dimension_count", 8)]:  # fmt: skip
         getattr(writer, f"add_{name}")(value)
@@ -58,18 +61,31 @@ def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
              "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
              "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
              "post_attention_layernorm": "ffn_norm"}  # fmt: skip
+    matrices = 0
     for key, tensor in model.state_dict().items():
+        if key == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
         short = key.removesuffix(".weight").removeprefix("model.layers.0.")
         values = tensor.numpy().astype(np.float32)
         if short.endswith(("q_proj", "k_proj")):  # GGUF interleaves the halves of the rotary dimensions
-            values = values.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(32, 32)
+            heads = len(values) // 8
+            values = values.reshape(heads, 2, 4, 32).swapaxes(1, 2).reshape(len(values), 32)
         prefix = "blk.0." if key.startswith("model.layers") else ""
-        writer.add_tensor(f"{prefix}{names[short]}.weight", values)
+        kind = gguf.GGMLQuantizationType[kinds[matrices % len(kinds)] if values.ndim > 1 else "F32"]
+        matrices += values.ndim > 1
+        stored = values if kind.name == "F32" else gguf.quants.quantize(values, kind)
+        writer.add_tensor(f"{prefix}{names[short]}.weight", stored, raw_dtype=None if kind.name == "F32" else kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path, model
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A float32 GGUF file and its model."""
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.F32.gguf")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from torch.nn.modules import module as module_state
 
 from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window
+from caw.models.quantised import QuantisedLinear
 
 # class of the layer -> how its parts are named; other classes, subclasses among them, run as they are
 LAYERS = {
@@ -47,11 +48,13 @@ def fusible(layer: torch.nn.Module) -> bool:
     norms = {*NORMS, *(("self_attn.q_norm", "self_attn.k_norm") if prefix == "Qwen3" else ())}
     expected = {
         "": kind.__name__, "self_attn": f"{prefix}Attention", "mlp": f"{prefix}MLP",
-        **dict.fromkeys(norms, f"{prefix}RMSNorm"), **dict.fromkeys(PROJECTIONS, "Linear"),
+        **dict.fromkeys(norms, f"{prefix}RMSNorm"),
     }  # fmt: skip
     parts = dict(layer.named_modules())
+    linear = QuantisedLinear if type(parts.get(PROJECTIONS[0])) is QuantisedLinear else Linear
+    expected.update(dict.fromkeys(PROJECTIONS, str(linear.__name__)))
     names = {name: type(part).__name__ for name, part in parts.items() if name != "mlp.act_fn"}
-    if names != expected or any(type(parts[name]) is not Linear for name in PROJECTIONS):
+    if names != expected or any(type(parts[name]) is not linear for name in PROJECTIONS):
         return False
     plain = all(_untouched(part) for part in parts.values()) and not layer.training
     return plain and type(parts["mlp.act_fn"]).__name__ in ACTIVATIONS
@@ -72,8 +75,8 @@ class _Forward:
         self.eps, self.scale = float(layer.input_layernorm.variance_epsilon), float(attention.scaling)
         head_norms = ("self_attn.q_norm", "self_attn.k_norm") if hasattr(attention, "q_norm") else ()
         order = (NORMS[0], *PROJECTIONS[:4], NORMS[1], *PROJECTIONS[4:], *head_norms)
-        self._sources = [layer.get_submodule(name)._parameters for name in order]
-        self._bias_sources = [layer.get_submodule(name)._parameters for name in PROJECTIONS]
+        self._sources = [_source(layer.get_submodule(name)) for name in order]
+        self._bias_sources = [_source(layer.get_submodule(name))[0] for name in PROJECTIONS]
         modules = list(layer.modules())
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self._weights: list[Any] = []
@@ -82,14 +85,14 @@ class _Forward:
 
     @property
     def weights(self) -> list[Any]:
-        return [source["weight"] for source in self._sources]
+        return [source[name] for source, name in self._sources]
 
     @property
     def usable(self) -> bool:
         """Whether the operator takes the weights that the layer has now; looked at closely only where they are new."""
         weights = self.weights
         if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
-            self._weights, self._usable = weights, all(map(_plain, weights)) and len({w.dtype for w in weights}) == 1
+            self._weights, self._usable = weights, all(map(_plain, weights)) and _one_kind(weights)
         return self._usable and weights[0].dtype in MAX_ROWS
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -110,6 +113,19 @@ class _Forward:
             hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], cache.slot, layout.lengths, self._weights,
             biases, self.eps, self.scale, self.window, layout.rows,
         )  # fmt: skip
+
+
+def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:
+    """Where a module keeps its weight and its bias, and under which name the weight."""
+    if isinstance(module, QuantisedLinear):
+        return module._buffers, "packed"
+    return module._parameters, "weight"
+
+
+def _one_kind(weights: list[torch.Tensor]) -> bool:
+    """Whether all have one dtype; packed ones go with float32."""
+    kinds = {weight.dtype for weight in weights}
+    return len(kinds) == 1 or kinds == {torch.float32, torch.uint8}
 
 
 def _plain(weight: torch.Tensor) -> bool:

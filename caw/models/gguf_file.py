@@ -1,0 +1,157 @@
+"""What a .gguf file says it holds, read with care: every length is checked against the file before it is believed.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caw.ops_ref.block_types import BLOCK_TYPES
+
+STRING, ARRAY = 8, 9
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+PLAIN: dict[int, np.dtype[Any]] = {
+    0: np.dtype("<f4"),
+    1: np.dtype("<f2"),
+    30: np.dtype("<u2"),
+}  # F32, F16 and the upper halves of BF16
+BFLOAT16 = 30
+MOST_DIMENSIONS, MOST_DEPTH = 4, 4
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """shape: outputs first. kind: ggml's number of its type. offset, bytes: where it lies in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+    bytes: int
+
+
+class GGUFFile:
+    """The settings and tensors of a .gguf file, which stays mapped; texts in lists are left out of the settings.
+
+    Raises ValueError in one sentence for a file that is cut off, contradicts itself or is no GGUF.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            self._data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        self._at = 0
+        if self._take(4) != b"GGUF":
+            raise self._broken("no magic bytes 'GGUF'")
+        (version,) = struct.unpack("<I", self._take(4))
+        if version not in (2, 3):
+            raise self._broken(f"version {version}, of which only 2 and 3 are known")
+        tensors, settings = struct.unpack("<QQ", self._take(16))
+        self.settings: dict[str, Any] = {}
+        for _ in range(settings):
+            name = self._text()
+            self.settings[name] = self._value(struct.unpack("<I", self._take(4))[0], 0)
+        found = [self._tensor() for _ in range(tensors)]
+        alignment = self.settings.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
+            raise self._broken(f"an alignment of {alignment!r}")
+        start = -(-self._at // alignment) * alignment
+        self.tensors = {info.name: self._placed(info, start, alignment) for info in found}
+        if len(self.tensors) != len(found):
+            raise self._broken("two tensors of one name")
+
+    def array(self, info: TensorInfo) -> np.ndarray:
+        """A tensor's bytes, a view of the file: uint8 [outputs, bytes of a row]."""
+        rows = info.shape[0] if len(info.shape) > 1 else 1
+        return np.frombuffer(self._data, np.uint8, info.bytes, info.offset).reshape(rows, -1)
+
+    def floats(self, info: TensorInfo) -> np.ndarray:
+        """A tensor of F32, F16 or BF16 as float32, a copy."""
+        plain = self.array(info).reshape(-1).view(PLAIN[info.kind])
+        if info.kind == BFLOAT16:
+            return (plain.astype("<u4") << 16).view("<f4").reshape(info.shape)
+        return plain.astype(np.float32).reshape(info.shape)
+
+    def forget(self) -> None:
+        """Let the system take back the memory of what was read."""
+        if hasattr(self._data, "madvise"):
+            self._data.madvise(mmap.MADV_DONTNEED)
+
+    def _broken(self, found: str) -> ValueError:
+        return ValueError(f"expected a whole GGUF file, found {found} in {self.path}; download it again")
+
+    def _take(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise self._broken(f"its end {count - (len(self._data) - self._at)} bytes too early")
+        self._at += count
+        return bytes(self._data[self._at - count : self._at])
+
+    def _text(self) -> str:
+        return self._take(struct.unpack("<Q", self._take(8))[0]).decode("utf-8", errors="replace")
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in NUMBERS:
+            return struct.unpack(f"<{NUMBERS[kind]}", self._take(struct.calcsize(NUMBERS[kind])))[0]
+        if kind == STRING:
+            return self._text()
+        if kind != ARRAY or depth == MOST_DEPTH:
+            raise self._broken(f"a value of unknown type {kind}" if kind != ARRAY else "lists in lists")
+        inner, count = struct.unpack("<IQ", self._take(12))
+        if inner in NUMBERS:
+            return np.frombuffer(self._take(count * struct.calcsize(NUMBERS[inner])), f"<{NUMBERS[inner]}")
+        self._skip_texts(count) if inner == STRING else [self._value(inner, depth + 1) for _ in range(count)]
+        return None
+
+    def _skip_texts(self, count: int) -> None:
+        """Vocabularies have hundreds of thousands of texts: no call for each."""
+        data, at, end = self._data, self._at, len(self._data)
+        unpack: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            if at + 8 > end:
+                break
+            at += 8 + unpack(data, at)[0]
+        else:
+            if at <= end:
+                self._at = at
+                return
+        raise self._broken("its end inside a list of texts")
+
+    def _tensor(self) -> TensorInfo:
+        name = self._text()
+        (count,) = struct.unpack("<I", self._take(4))
+        if not 1 <= count <= MOST_DIMENSIONS:
+            raise self._broken(f"{count} dimensions of {name!r}")
+        shape = struct.unpack(f"<{count}Q", self._take(8 * count))[::-1]
+        kind, offset = struct.unpack("<IQ", self._take(12))
+        return TensorInfo(name, shape, kind, offset, 0)
+
+    def _placed(self, info: TensorInfo, start: int, alignment: int) -> TensorInfo:
+        """The tensor with its place in the file; types that are unknown here have no size."""
+        elements = 1
+        for length in info.shape:
+            elements *= length
+        if not elements or info.offset % alignment:
+            raise self._broken(f"a shape {info.shape} or place {info.offset} that {info.name!r} cannot have")
+        if info.kind in PLAIN:
+            size = elements * PLAIN[info.kind].itemsize
+        elif info.kind in BLOCK_TYPES:
+            block = BLOCK_TYPES[info.kind]
+            if info.shape[-1] % block.inputs:
+                raise self._broken(
+                    f"rows of {info.shape[-1]} numbers in {info.name!r}, no whole blocks of {block.name}"
+                )
+            size = elements // block.inputs * block.bytes
+        else:
+            size = 0
+        if start + info.offset + size > len(self._data):
+            raise self._broken(f"its end inside {info.name!r}")
+        return TensorInfo(info.name, info.shape, info.kind, start + info.offset, size)

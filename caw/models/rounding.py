@@ -1,0 +1,66 @@
+"""Rounding a model's matrices to blocks of 32 with a scale each, while it loads: `weights="int8"`, `weights="int4"`.
+
+The blocks are ggml's Q8_0 and Q4_1: the greatest number of a block becomes 127, or its least and greatest 0 and 15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from caw import ops
+from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
+from caw.ops_ref.block_types import UNIT
+
+Q4_1, Q8_0 = 3, 8
+ROWS = 4096  # of a matrix at once, so that a great vocabulary is not held three times
+
+
+def quantise(model: Any, weights: str) -> Any:
+    """The model with linear layers and embeddings of whole blocks quantised, in place; "int8" or "int4".
+
+    Equal tables stay one. Layers whose rows are no multiple of 32 stay as they are.
+    """
+    done: dict[int, torch.Tensor] = {}
+    for name, module in list(model.named_modules()):
+        if type(module) not in (torch.nn.Linear, torch.nn.Embedding) or module.weight.shape[1] % UNIT:
+            continue
+        weight = module.weight
+        outputs, inputs = weight.shape
+        if weight.data_ptr() not in done:
+            kind = Q8_0 if weights == "int8" or isinstance(module, torch.nn.Embedding) else Q4_1
+            done[weight.data_ptr()] = ops.pack_blocks(blocks_of(weight.data.float(), kind), kind)
+        packed, bias = done[weight.data_ptr()], getattr(module, "bias", None)
+        made = (
+            QuantisedEmbedding(packed, outputs, inputs)
+            if isinstance(module, torch.nn.Embedding)
+            else QuantisedLinear(packed, outputs, inputs, None if bias is None else bias.data)
+        )
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, made)
+    return model
+
+
+def blocks_of(weight: torch.Tensor, kind: int) -> torch.Tensor:
+    """float32 [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks; K a multiple of 32."""
+    parts = [_rounded(rows.unflatten(1, (-1, UNIT)), kind).flatten(1) for rows in weight.split(ROWS)]
+    return torch.cat(parts)
+
+
+def _rounded(x: torch.Tensor, kind: int) -> torch.Tensor:
+    """[O, N, 32] -> [O, N, bytes of a block]."""
+    if kind == Q8_0:
+        scale = (x.abs().amax(-1, keepdim=True) / 127).half()
+        quants = _whole(x, scale, -127, 127).to(torch.int8).view(torch.uint8)
+        return torch.cat([scale.view(torch.uint8), quants], dim=-1)
+    least = x.amin(-1, keepdim=True).half()
+    scale = ((x.amax(-1, keepdim=True) - least.float()) / 15).half()
+    quants = _whole(x - least.float(), scale, 0, 15).to(torch.uint8)
+    nibbles = quants[..., : UNIT // 2] | quants[..., UNIT // 2 :] << 4
+    return torch.cat([scale.view(torch.uint8), least.view(torch.uint8), nibbles], dim=-1)
+
+
+def _whole(x: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    wide = scale.float()
+    return torch.where(wide == 0, torch.zeros(()), (x / wide).round().clamp(low, high))

@@ -1,0 +1,194 @@
+"""Models on the blocks of their own file: the numbers and texts of the dequantised float32 model."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models.conftest import write_gguf
+
+import caw
+from caw import ops
+from caw.decoding.forward import fused_layers
+from caw.models.facts import ModelFacts
+from caw.models.gguf_file import GGUFFile
+from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
+from caw.models.quantised_gguf import quantised_model
+from caw.testing import assert_close
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+FILES = {
+    "mixed": (("Q4_1", "Q5_0", "Q8_0"), {}),
+    "tied": (("Q8_0", "Q4_0", "Q5_1"), {"tie_word_embeddings": True}),
+    "grouped": (("Q4_0",), {"num_key_value_heads": 2}),
+    "plain": (("F32", "F16", "BF16"), {}),  # no blocks at all
+    "half": (("Q4_1", "F16"), {}),
+}
+
+
+@pytest.fixture(params=FILES)
+def file(request: pytest.FixtureRequest, tmp_path: Path, cache: Path) -> Path:
+    kinds, settings = FILES[request.param]
+    return write_gguf(tmp_path / "tiny.gguf", kinds, **settings)[0]
+
+
+def test_logits_and_texts_are_those_of_the_dequantised_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = caw.load_model(file, device="cpu", weights="file")
+    wide, other = caw.load_model(file, device="cpu", dtype="float32")
+    ids = torch.randint(3, 31, (2, 9))
+    with torch.inference_mode():
+        assert_close(model(ids).logits, wide(ids).logits, "forward")
+    assert model.generation_config.eos_token_id == wide.generation_config.eos_token_id == [1, 2]
+    assert tokenizer("abz")["input_ids"] == other("abz")["input_ids"]
+    assert ModelFacts.of(model).vocab_size == ModelFacts.of(wide).vocab_size == 31
+    calls, original = [], ops.decoder_layer
+    monkeypatch.setattr(fused_layers.ops, "decoder_layer", lambda *a: calls.append(a[9][1].dtype) or original(*a))
+    prompts, policy = ["abcd", "xyz", "cdcdcdcd"], caw.EntropyThreshold(1.0)
+    for watermark in (None, caw.KGW(key=3, delta=2.0)):
+        options = {"watermark": watermark, "policy": policy if watermark else None, "max_new_tokens": 12}
+        texts = [caw.generate(m, tokenizer, prompts, progress=False, **options).sequences for m in (model, wide)]
+        assert texts[0] == texts[1]
+    assert (torch.uint8 in calls) == all_packed(model), "whole layers run as one operator"
+
+
+def all_packed(model: Any) -> bool:
+    return all(type(model.get_submodule(f"model.layers.0.{p}")) is QuantisedLinear for p in fused_layers.PROJECTIONS)
+
+
+def test_the_transformers_way_gives_the_same_text(tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))
+    ids = torch.tensor([[5, 6, 7]])
+    texts = []
+    for options in ({"weights": "file"}, {"dtype": "float32"}):
+        model, _ = caw.load_model(path, device="cpu", **options)
+        texts.append(model.generate(input_ids=ids, do_sample=False, max_new_tokens=9, pad_token_id=0).tolist())
+    assert texts[0] == texts[1]
+
+
+def test_fast_weights_are_near_and_asked_for(tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q8_0",))
+    exact, _ = caw.load_model(path, device="cpu", weights="file")
+    fast, _ = caw.load_model(path, device="cpu", weights="file-fast")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    a, b = exact(ids).logits, fast(ids).logits
+    assert not torch.equal(a, b)
+    assert_close(b, a, "int8")
+
+
+def test_a_packed_model_neither_moves_nor_saves(tmp_path: Path, cache: Path) -> None:
+    model, _ = caw.load_model(write_gguf(tmp_path / "tiny.gguf", ("Q4_1",))[0], device="cpu", weights="file")
+    before = copy.deepcopy(model.state_dict())
+    for move in (model.half, model.bfloat16, lambda: model.to(torch.float64), lambda: model.to("meta")):
+        with pytest.raises(ValueError, match="expected a model of quantised weights to stay in float32 on the CPU"):
+            move()
+    with pytest.raises(ValueError, match="expected a model of plain weights to save"):
+        model.save_pretrained(tmp_path / "saved")
+    after = model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+    assert model.to("cpu").float() is model
+    assert not any(p.requires_grad or p.is_meta for p in model.parameters())
+    assert not any(b.is_meta for b in model.buffers())
+
+
+def test_ids_outside_the_vocabulary_are_refused() -> None:
+    table = QuantisedEmbedding(ops.pack_blocks(torch.zeros(3, 18, dtype=torch.uint8), 2), 3, 32)
+    with pytest.raises(RuntimeError, match="rows must be in"):
+        table(torch.tensor([[3]]))
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_other_models_are_rounded_while_they_load(weights: str, folder: Path) -> None:
+    model, tokenizer = caw.load_model(folder, device="cpu", weights=weights)
+    wide, _ = caw.load_model(folder, device="cpu", dtype="float32")
+    parts = dict(model.named_modules())
+    for name, module in wide.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            made = parts[name]
+            if module.in_features % 32:
+                assert type(made) is torch.nn.Linear, "rows of 48 numbers are no whole blocks"
+                continue
+            found = ops.unpack_rows(made.packed, torch.arange(made.outputs), made.inputs)
+            worst = (found - module.weight).abs().unflatten(1, (-1, 32)).amax(-1)
+            blocks = module.weight.unflatten(1, (-1, 32))
+            step = blocks.abs().amax(-1) / 127 if weights == "int8" else (blocks.amax(-1) - blocks.amin(-1)) / 15
+            assert (worst <= 0.52 * step + 2e-3 * blocks.abs().amax(-1)).all()
+    text = caw.generate(model, tokenizer, ["a small text"], max_new_tokens=5, progress=False)
+    assert len(text.sequences[0]) > 0
+
+
+@pytest.mark.parametrize(
+    "arguments,match",
+    [
+        ({"weights": "int3"}, "weights must be None, file, file-fast, int8, int4"),
+        ({"weights": "int8"}, "use 'file'"),
+        ({"weights": "file", "dtype": "bfloat16"}, "computes in float32 on a CPU"),
+        ({"weights": "file", "device": "meta"}, "computes in float32 on a CPU"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    arguments: dict[str, Any], match: str, gguf_file: tuple[Path, Any], cache: Path
+) -> None:
+    with pytest.raises(ValueError, match=match) as caught:
+        caw.load_model(gguf_file[0], **({"device": "cpu"} | arguments))
+    assert "\n" not in str(caught.value)
+    assert not cache.exists()
+
+
+def test_a_folder_has_no_file_weights(folder: Path) -> None:
+    with pytest.raises(ValueError, match="use 'int8' or 'int4'"):
+        caw.load_model(folder, device="cpu", weights="file")
+
+
+def test_files_cut_anywhere_are_refused(tmp_path: Path, cache: Path) -> None:
+    whole = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))[0].read_bytes()
+    cut = tmp_path / "cut.gguf"
+    end = max(info.offset + info.bytes for info in GGUFFile(tmp_path / "tiny.gguf").tensors.values())
+    for length in [0, 3, *range(4, end - 1, 97), end - 1]:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="expected a whole GGUF file") as caught:
+            GGUFFile(cut)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="expected a whole GGUF file"):
+        caw.load_model(cut, device="cpu", weights="file")
+    assert not cache.exists()
+
+
+def test_changed_bytes_never_lead_outside_the_file(tmp_path: Path) -> None:
+    """A length, a type or a place that lies is refused, or the tensors still lie within the file."""
+    whole = bytearray(write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))[0].read_bytes())
+    header = min(info.offset for info in GGUFFile(tmp_path / "tiny.gguf").tensors.values())
+    changed, refused = tmp_path / "changed.gguf", 0
+    for place in range(0, header, 3):
+        for value in (0xFF, 0x80, 0x01):
+            other = bytearray(whole)
+            other[place] ^= value
+            changed.write_bytes(other)
+            try:
+                file = GGUFFile(changed)
+            except ValueError as error:
+                assert "\n" not in str(error)
+                refused += 1
+                continue
+            for info in file.tensors.values():
+                assert info.offset + info.bytes <= len(whole)
+                if info.bytes:
+                    assert file.array(info).size == info.bytes
+    assert refused > header / 10
+
+
+def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1",))
+    config = caw.load_model(path, device="cpu", weights="file")[0].config
+    whole = path.read_bytes()
+    place = whole.index(b"blk.0.ffn_up.weight") + len(b"blk.0.ffn_up.weight")
+    kind = bytes([16])  # IQ2_XXS, which nothing here reads
+    path.write_bytes(whole[: place + 20] + kind + whole[place + 21 :])
+    with pytest.raises(ValueError, match=r"found ggml's type 16 for blk.0.ffn_up.weight"):
+        quantised_model(path, config)
+    path.write_bytes(whole.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
+    with pytest.raises(ValueError, match=r"expected model.layers.0.mlp.up_proj.weight \[64, 32\] in .*, found none"):
+        quantised_model(path, config)
