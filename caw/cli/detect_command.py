@@ -1,4 +1,4 @@
-"""`caw detect`: is a text marked with this key? Loads a tokenizer, never a model."""
+"""`caw detect`: is a text marked with this key? Loads a tokenizer, and a model only for --weights model:NAME."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caw.cli import detect_model as reader
 from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
-from caw.cli.detect_output import Item, result_line, show, show_null_reports, show_power
+from caw.cli.detect_output import Item, result_line, show
 from caw.cli.detect_receipts import read_receipts
+from caw.cli.detect_reports import report_null, report_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_text
@@ -26,6 +28,7 @@ from caw.watermarks.registry import WATERMARKS
 
 if TYPE_CHECKING:
     from caw.cli.detect_output import Result
+    from caw.cli.detect_receipts import Receipts
     from caw.detection import Detector
     from caw.watermarks import Watermark
 
@@ -49,6 +52,11 @@ class Task:
     def only(self) -> Detector | None:
         """The detector, where there is just one."""
         return next(iter(self.detectors.values())) if len(self.detectors) == 1 else None
+
+    def behind(self, prompt: str | None) -> Task:
+        """The task for a text that answers this prompt; the weights are a model's."""
+        weights = next(iter(self.detectors.values())).weights.with_prompt(prompt)  # type: ignore[union-attr]
+        return replace(self, detectors={n: replace(d, weights=weights) for n, d in self.detectors.items()})
 
 
 def detect(
@@ -94,9 +102,7 @@ def detect(
     prefix: Annotated[
         str, opt.panel(TEST, "Prompt or template at the start of every text, left out of the test.")
     ] = "",
-    weights: Annotated[
-        str | None, opt.panel(TEST, "Weights per token: a shipped table, or a file made by `caw detection-weights`.")
-    ] = None,
+    weights: reader.WeightsName = None,
     regions: Annotated[
         bool, opt.panel(TEST, "Also test parts of each text, and say which are marked.", "--regions")
     ] = False,
@@ -115,6 +121,23 @@ def detect(
     power: Annotated[
         str | None, opt.panel(REPORT, "JSONL of marked texts: show the share found at each length.", "--power")
     ] = None,
+    prompt_file: reader.PromptFile = None,
+    prompt_field: reader.PromptField = None,
+    calibration: reader.CalibrationFile = None,
+    chat: reader.Chat = False,
+    policy: reader.PolicyName = None,
+    strength: reader.Strength = None,
+    nats: reader.Nats = None,
+    gap: reader.Gap = None,
+    theta: reader.Theta = None,
+    beta: reader.Beta = None,
+    evaluator: reader.EvaluatorName = None,
+    delta: reader.Delta = None,
+    top_k_exp: reader.TopKExp = None,
+    strength_exp: reader.StrengthExp = None,
+    device: reader.Device = None,
+    dtype: reader.DType = None,
+    threads: reader.Threads = None,
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
 
@@ -124,6 +147,9 @@ def detect(
 
     --regions finds marked parts of longer text. It prints one p-value, corrected for the search: a text that is marked
     throughout needs a p-value half as large as without --regions.
+
+    With --weights model:NAME a model reads each text, best with its prompt, and tokens count by how much room they left
+    for the mark: far more weakly marked texts are found. Say how they were marked, as for `caw generate`.
 
     Examples:
 
@@ -135,21 +161,30 @@ def detect(
     - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
     - caw detect --tokenizer smollm2-135m --input out.jsonl --receipt out.jsonl
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
+    - caw detect --weights model:smollm2-135m --prompt-file question.txt --chat answer.txt
+    - caw detect --weights model:smollm2-135m --input out.jsonl --prompt-field prompt
     """
     with user_errors():
         if config is not None:
             require("pyyaml", "--config")
         if qq is not None:
             require("matplotlib", "--qq")
-        from caw.detection import Detector
-
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
-        files = {"--config": config, "--tokenizer": tokenizer, "--weights": weights, "--receipt": receipt}
+        of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
+        steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
+        running = {"device": device, "dtype": dtype, "threads": threads}
+        model = reader.model_of(weights)
+        asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, running)
+        reads = reader.ReaderSettings(model, *asked)
+        files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
+                 "--calibration": calibration, "--weights": weights if model is None else model,
+                 "--evaluator": evaluator}  # fmt: skip
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
+        reads.check(given)
         marks = _watermarks(
             config, watermark, key,
             {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-             "vocab-size": vocab_size, "payload-bits": payload_bits},
+             "vocab-size": vocab_size, "payload-bits": payload_bits, **of_mark},
         )  # fmt: skip
         test = {
             "fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
@@ -159,26 +194,39 @@ def detect(
         if told is not None:
             told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
             test = told.options(test)
-        given_test: dict[str, Any] = {name: value for name, value in test.items() if value is not None}
-        regions = given_test.pop("regions", False)
-        detectors = {name: Detector(None, mark, prefix=prefix, **given_test) for name, mark in marks.items()}
-        task = Task(detectors, given_test.get("fpr", FPR), as_json, scores, regions, html)
+        task = _task(marks, test, prefix, as_json, scores, html)
         _check(task, qq, null, power)
         if regions:
-            task = replace(task, detectors={n: replace(d, regions=True) for n, d in detectors.items()})
-        items, bad = read_items(given, field)
+            task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
+        items, bad = read_items(given, field, prompt_field)
         if told is not None:
             items, strangers = told.known(items)
             bad += strangers
+        if reads.model is not None:
+            task = _with_model(task, reads, told)
         task = _with_tokenizer(task, items, tokenizer)
         if null is not None:
-            _report_null(task, items, qq)
+            report_null(task.detectors, items, qq, as_json=task.as_json)
         elif power is not None:
-            _report_power(task, items)
+            report_power(task.detectors, items, as_json=task.as_json)
         else:
             bad += _test(task, items, single=input is None)
     if bad:
         raise typer.Exit(BAD_LINES)
+
+
+def _task(
+    marks: dict[str, Watermark], test: dict[str, Any], prefix: str, as_json: bool, scores: bool, html: Path | None
+) -> Task:
+    """What the options ask for, with stand-ins for weights that a model will give."""
+    from caw.detection import Detector
+
+    given = {name: value for name, value in test.items() if value is not None}
+    regions = given.pop("regions", False)
+    if isinstance(given.get("weights"), str) and reader.model_of(given["weights"]) is not None:
+        given["weights"] = reader.stand_in()
+    detectors = {name: Detector(None, mark, prefix=prefix, **given) for name, mark in marks.items()}
+    return Task(detectors, given.get("fpr", FPR), as_json, scores, regions, html)
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Watermark]:
@@ -213,8 +261,19 @@ def _check(task: Task, qq: Path | None, null: str | None, power: str | None) -> 
         raise ValueError("--html shows one watermark, got several; leave --config out")
 
 
+def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None) -> Task:
+    """The task with the model's weights, and its tokenizer."""
+    weights = reads.load([d.watermark for d in task.detectors.values()])
+    if told is not None:
+        told.check_weights(weights, f"{reader.MODEL}{reads.model}")
+    made = {n: replace(d, tokenizer=weights.tokenizer, weights=weights) for n, d in task.detectors.items()}
+    return replace(task, detectors=made)
+
+
 def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task:
     if not any(isinstance(item.content, str) for item in items):
+        return task
+    if name is None and all(d.tokenizer is not None for d in task.detectors.values()):
         return task
     if name is None:
         raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
@@ -251,37 +310,7 @@ def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
     return bad
 
 
-def _report_null(task: Task, items: Sequence[Item], qq: Path | None) -> None:
-    from caw.detection.null_rates import null_report, plot_qq
-
-    with Bar(len(items) * len(task.detectors), "testing", "texts") as bar:
-        reports = {
-            name: null_report([i.content for i in items], d, done=bar.finish) for name, d in task.detectors.items()
-        }
-    if task.as_json:
-        for name, report in reports.items():
-            print(json.dumps({"name": name, **report.as_dict()}), flush=True)
-    else:
-        show_null_reports(reports)
-    if qq is not None:
-        plot_qq(list(reports.values()), qq)
-        complain(f"wrote {qq}")
-
-
-def _report_power(task: Task, items: Sequence[Item]) -> None:
-    from caw.detection.power import LENGTHS, power_table
-
-    with Bar(len(items) * len(task.detectors) * (1 + len(LENGTHS)), "testing", "tests") as bar:
-        tables = [power_table([i.content for i in items], d, done=bar.finish) for d in task.detectors.values()]
-    for detector, rows in zip(task.detectors.values(), tables, strict=True):
-        if task.as_json:
-            for row in rows:
-                print(json.dumps({"key_id": detector.watermark.key_id, **row.as_dict()}), flush=True)
-        else:
-            show_power(rows)
-
-
-def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], int]:
+def read_items(sources: dict[str, str | None], field: str, prompt_field: str | None = None) -> tuple[list[Item], int]:
     """Items from exactly one of FILE, --text and the files of lines, and how many lines were bad (each reported)."""
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
@@ -303,7 +332,8 @@ def read_items(sources: dict[str, str | None], field: str) -> tuple[list[Item], 
                     raise ValueError(row.message)
                 value = row.value.get(field)
                 content = value if isinstance(value, list) else text_field(row.value, field)
-                items.append(Item(row.number, row.id, content))
+                prompt = None if prompt_field is None else text_field(row.value, prompt_field)
+                items.append(Item(row.number, row.id, content, prompt))
             except ValueError as error:
                 bad += 1
                 complain(f"{lines}, line {row.number}: {error}")
@@ -316,6 +346,10 @@ def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Res
     """Result of each item, or one sentence why it has none; texts first, then ids."""
     for kind in (str, list):
         chosen = [item for item in items if isinstance(item.content, kind)]
+        if any(item.prompt is not None for item in chosen):
+            for item in chosen:
+                yield from _detect_chunk(task.behind(item.prompt), [item])
+            continue
         for start in range(0, len(chosen), CHUNK):
             yield from _detect_chunk(task, chosen[start : start + CHUNK])
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """One text (or its token ids) to test."""
+    """One text (or its token ids) to test; prompt: what it answers, where a model reads it and its line says so."""
 
     number: int
     id: RowId
     content: str | list[int]
+    prompt: str | None = None
 
 
 def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:

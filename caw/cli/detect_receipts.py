@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from caw.cli.detect_model import model_of
 from caw.cli.detect_output import Item
 from caw.cli.errors import complain
 from caw.io.inputs import name_of, open_input, read_bounded
@@ -14,6 +15,7 @@ from caw.io.jsonl import Row, read_rows
 
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
+    from caw.detection.text_weights import TextWeights
     from caw.found.receipts import Receipt
     from caw.watermarks import Watermark
 
@@ -57,7 +59,8 @@ class Receipts:
                 )
         return {**told, "weights": self._weights(given.get("weights"))}
 
-    def _weights(self, given: str | None) -> TokenWeights | None:
+    def _weights(self, given: str | None) -> TokenWeights | str | None:
+        """The table of the receipts; of a model only its name, see `check_weights`."""
         from caw.detection import TokenWeights
 
         told = self.any.weights
@@ -65,15 +68,25 @@ class Receipts:
             if given is not None:
                 raise ValueError(f"{self.source} tells of a test without weights, got --weights; leave it out")
             return None
+        if model_of(given) is not None:
+            return given
+        if given is None and model_of(told["name"]) is not None:
+            raise ValueError(f"{self.source} tells of {told['name']}, got no model; give --weights model:NAME")
         if given is None and not told["name"]:
             raise ValueError(f"{self.source} tells of weights without a name, got no file of them; give --weights")
         table = TokenWeights.load(given or told["name"])
-        if table.digest != told["digest"]:
-            raise ValueError(
-                f"{self.source} tells of weights with digest {told['digest'][:8]}, {given or told['name']} has "
-                f"{table.digest[:8]}; give the same table with --weights"
-            )
+        self.check_weights(table, given or told["name"])
         return table
+
+    def check_weights(self, weights: TextWeights, name: str) -> None:
+        """Raise ValueError for other weights than those of the receipts."""
+        told = self.any.weights
+        assert told is not None
+        if weights.digest != told["digest"]:
+            raise ValueError(
+                f"{self.source} tells of weights with digest {told['digest'][:8]}, {name} has {weights.digest[:8]}; "
+                "give the same with --weights"
+            )
 
     def known(self, items: Sequence[Item]) -> tuple[list[Item], int]:
         """The texts that have a receipt, and how many have none (each reported; an error for a single text)."""

@@ -133,10 +133,14 @@ def race_mean(share: np.ndarray) -> np.ndarray:
     return mean
 
 
-def levels_of_signal(signal: np.ndarray, watermark: Watermark) -> np.ndarray:
-    """Weight levels int64 [n] on the fixed scale, of chances of green or mean scores; 0 where there is no signal."""
-    weight, most = (weight_of(np.asarray(s, np.float64), watermark) for s in (signal, _most(watermark)))
-    return np.rint(np.clip(weight / most, 0, 1) * MOST).astype(np.int64)
+def levels_of_signal(signal: np.ndarray, watermark: Watermark, most: float | None = None) -> np.ndarray:
+    """Weight levels int64 [n] on a fixed scale, of chances of green or mean scores; 0 where there is no signal.
+
+    most: the signal of level 15; None = the usual one.
+    """
+    top = _most(watermark) if most is None else min(most, _most(watermark))
+    weight, greatest = (weight_of(np.asarray(s, np.float64), watermark) for s in (signal, top))
+    return np.rint(np.clip(weight / greatest, 0, 1) * MOST).astype(np.int64)
 
 
 def weight_of(signal: np.ndarray, watermark: Watermark) -> np.ndarray:

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from caw.checks import require_bool, require_number
+from caw.detection.calibration import Calibration, signal_features
 from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
 from caw.detection.ids import flat_ids, unreadable
 from caw.detection.text_weights import TextWeights, check_weighable
+from caw.detection.weight_estimates import token_kinds
 from caw.evaluator.token_classes import check_tokenizer
 from caw.io.token_texts import require_tokenizer, token_texts
 from caw.models.facts import position_limit, vocabulary_size
@@ -45,12 +47,14 @@ class ModelWeights(TextWeights):
         model, tokenizer: as `caw.load_model` gives them. The model that wrote the text reads it best; a smaller one
             with the same tokenizer will do.
         prompt: what the text answers, a str or token ids; None = unknown: the text is read behind the tokenizer's
-            beginning or end of a text. Without it most of the gain is lost, see `calibration` in the documentation.
+            beginning or end of a text. Without it the reader believes too much; see `calibration`.
         policy: how strongly each token was marked. Its target is left out: what a text had shown under its own key must
             not decide how it is weighed; see `factors`.
         chat: put a prompt that is a str into the tokenizer's chat template, as `generate(chat=True)` does.
         factors: what strengths are multiplied by at each token, the last number from there on: means by position of a
             closed loop, learned under other keys.
+        calibration: what a reader without the prompt may believe, learned under other keys by
+            `caw.fitting.fit_calibration`, or its file.
 
     P-values stay exact, whatever the model, prompt and policy; those of the writer find most. They must have been
     chosen without the key that is tested, so a prompt may not hold text that is marked with it. The watermark given
@@ -67,6 +71,7 @@ class ModelWeights(TextWeights):
     policy: Policy = field(default_factory=FixedStrength)
     chat: bool = False
     factors: Sequence[float] = ()
+    calibration: Calibration | str | Path | None = None
     _kept: OrderedDict[tuple[Any, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +83,8 @@ class ModelWeights(TextWeights):
         for factor in self.factors:
             require_number("factors", factor, 0, MAX_STRENGTH, closed=True)
         self._check_vocabulary()
+        if self.calibration is not None:
+            self._check_calibration()
         if isinstance(self.policy, CapacityPolicy) and self.policy.network.token_class is not None:
             network = self.policy.network
             check_tokenizer(network.token_class.cpu(), self.tokenizer, network.spec.line_ends)  # type: ignore[union-attr]
@@ -95,6 +102,17 @@ class ModelWeights(TextWeights):
                 f"model and tokenizer must have one vocabulary, got {logits} logits for {named} tokens; pass those "
                 "that caw.load_model gives together"
             )
+
+    def _check_calibration(self) -> None:
+        if isinstance(self.calibration, (str, Path)):
+            object.__setattr__(self, "calibration", Calibration.load(self.calibration))
+        if not isinstance(self.calibration, Calibration):
+            raise TypeError(
+                f"calibration must be a Calibration or its file, got {type(self.calibration).__name__}; see "
+                "caw.fitting.fit_calibration"
+            )
+        if self.prompt is not None:
+            raise ValueError("a calibration is for texts whose prompt is unknown, got a prompt; leave one of them out")
 
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -144,12 +162,15 @@ class ModelWeights(TextWeights):
         """The model's name, what it knew, and the policy."""
         model = Path(str(getattr(self.model.config, "_name_or_path", "") or "model")).name
         knew = "without the prompt" if self.prompt is None else "with the prompt"
-        return f"model:{model} {knew}, {policy_text(self.policy)}"
+        calibrated = "" if self.calibration is None else ", calibrated"
+        return f"model:{model} {knew}{calibrated}, {policy_text(self.policy)}"
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of the model's numbers, the prompt's ids, the policy, its evaluator and the factors."""
         said = [fingerprint(self.model), self.prompt_ids, policy_text(self.policy), self.factors]
+        if isinstance(self.calibration, Calibration):
+            said.append(self.calibration.digest)
         if isinstance(self.policy, CapacityPolicy):
             said.append(fingerprint(self.policy.network))
         return hashlib.sha256(repr(said).encode()).hexdigest()
@@ -161,8 +182,10 @@ class ModelWeights(TextWeights):
         return other
 
     def check_for(self, watermark: Watermark) -> None:
-        """Raise ValueError for a watermark whose weights do not follow from what a model says."""
+        """Raise ValueError for a watermark whose weights do not follow, or the calibration's own key."""
         check_weighable(watermark)
+        if isinstance(self.calibration, Calibration):
+            self.calibration.check_for(watermark)
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Raise ValueError unless the ids of `tokenizer` (None = ids are given) mean the same tokens to the model."""
@@ -208,10 +231,19 @@ class ModelWeights(TextWeights):
             return np.empty(0, dtype=np.int64)
         name = self._name_of(text, watermark)
         if name not in self._kept:
-            self._check_ids(text)
-            self._keep(name, self._levels(self._reader(text), watermark))
+            self._keep(name, self._levels(self.reading(text), watermark))
         self._kept.move_to_end(name)
         return self._kept[name].astype(np.int64)
+
+    def reading(self, text: np.ndarray) -> Reading:
+        """What the model says along a text int64 [n], n > 0."""
+        self._check_ids(text)
+        return self._reader(text)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """The kind of each token id, int64 [V]; see `weight_estimates.token_kinds`."""
+        return token_kinds(self.tokenizer, vocabulary_size(self.model))
 
     @cached_property
     def _reader(self) -> TextReader:
@@ -224,6 +256,9 @@ class ModelWeights(TextWeights):
             factors = np.array(self.factors, dtype=np.float32)[places]
             most = reading.greatest * max(self.factors)
             reading = replace(reading, strength=reading.strength * factors, greatest=most)
+        if isinstance(self.calibration, Calibration):
+            signal = self.calibration.signal(signal_features(reading, watermark, self.kinds))
+            return levels_of_signal(signal, watermark, self.calibration.most).astype(np.uint8)
         signal = expected_signal(reading, watermark, self.prompt is not None)
         return levels_of_signal(signal, watermark).astype(np.uint8)
 

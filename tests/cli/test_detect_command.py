@@ -249,7 +249,7 @@ def test_a_file_without_lines_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caw.cli import detect_command
+    from caw.cli import detect_command, detect_reports
     from caw.io.progress import Bar
 
     bars: list[tuple[int | None, int]] = []
@@ -267,7 +267,8 @@ def test_long_runs_show_how_far_they_are(tmp_path: Path, monkeypatch: pytest.Mon
             bars.append((self.total, self.pieces))
             super().__exit__(*error)
 
-    monkeypatch.setattr(detect_command, "Bar", Counting)
+    for module in (detect_command, detect_reports):
+        monkeypatch.setattr(module, "Bar", Counting)
     source = corpus(tmp_path / "ids.jsonl", [list(range(i, 60 + i)) for i in range(5)], "ids")
     for option in ("--input", "--null-report", "--power"):
         assert run(option, source, "--field", "ids").exit_code == 0

@@ -108,7 +108,7 @@ def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
     given = ["-i", str(out), "--receipt", str(out)]
     results = [json.loads(line) for line in detect(model, *given, "--json").stdout.splitlines()]
     assert [r["p_value"] for r in results] == [line["receipt"]["p_value"] for line in lines]
-    assert_refused(detect(model, *given, "--weights", str(other)), "give the same table with --weights")
+    assert_refused(detect(model, *given, "--weights", str(other)), "give the same with --weights")
     table.rename(tmp_path / "moved.safetensors")
     assert_refused(detect(model, *given), "found no ")
     assert detect(model, *given, "--weights", str(tmp_path / "moved.safetensors")).exit_code == 0

@@ -1,0 +1,130 @@
+"""`caw detect --weights model:NAME`: what the library says with the same model, and options that would do nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.running import KEY, assert_refused, generate, read, run
+
+import caw
+from caw.detection import Detector
+
+pytestmark = pytest.mark.usefixtures("environment")
+MARK = caw.KGW(key=KEY, delta=2.0)
+FULL = ["--policy", "fixed", "--delta", "2"]
+
+
+def detect(*arguments: str) -> Any:
+    return run("detect", *arguments)
+
+
+def p_values(*arguments: str) -> list[float]:
+    result = detect("--json", "--dtype", "float32", *arguments)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return [json.loads(line)["p_value"] for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def loaded(model: str) -> Any:
+    return caw.load_model(model, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def lines(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two marked answers with their prompts, a line each."""
+    folder = tmp_path_factory.mktemp("texts")
+    prompts, out = folder / "prompts.jsonl", folder / "out.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in ("the sky is blue", "a small text")))
+    given = ["-i", str(prompts), "-o", str(out), "--with-prompt", *FULL, "--dtype", "float32"]
+    made = generate(model, *given, "--max-new-tokens", "40", "--min-new-tokens", "40")
+    assert made.exit_code == 0, made.stderr
+    return out
+
+
+def library(loaded: Any, prompt: str | None, content: Any, policy: Any = None, **options: Any) -> float:
+    weights = caw.ModelWeights(*loaded, prompt, policy or caw.FixedStrength(), **options)
+    return float(caw.detect(content, loaded[1], MARK, weights=weights).p_value)
+
+
+def test_p_values_are_the_librarys(model: str, loaded: Any, lines: Path, tmp_path: Path) -> None:
+    rows, weights = read(lines), ["--weights", f"model:{model}"]
+    given = [*weights, *FULL, "--input", str(lines), "--field", "tokens"]
+    own = [library(loaded, row["prompt"], row["tokens"]) for row in rows]
+    assert p_values(*given, "--prompt-field", "prompt") == own
+    without = [library(loaded, None, row["tokens"]) for row in rows]
+    assert p_values(*given) == without and all(a < b for a, b in zip(own, without, strict=True))
+    prompt, text = tmp_path / "prompt.txt", tmp_path / "text.txt"
+    prompt.write_text(rows[0]["prompt"])
+    text.write_text(rows[0]["text"], encoding="utf-8")
+    known = [*weights, "--prompt-file", str(prompt), str(text)]  # the model's tokenizer reads the text
+    content = rows[0]["text"]
+    assert p_values(*known, *FULL) == [library(loaded, rows[0]["prompt"], content)]
+    assert p_values(*known, *FULL, "--chat") == [library(loaded, rows[0]["prompt"], content, chat=True)]
+    half = library(loaded, rows[0]["prompt"], content, caw.EntropyThreshold(1.0, 0.5))
+    assert p_values(*known, "--nats", "1", "--strength", "0.5", "--delta", "2") == [half]
+
+
+def test_people_are_told_what_weighs(model: str, lines: Path) -> None:
+    result = detect("--weights", f"model:{model}", "--tokenizer", model, "--text", read(lines)[0]["text"])
+    assert result.exit_code == 0, result.stderr
+    name = Path(model).name
+    assert f"weights by model:{name} without the prompt, FixedStrength(value=1.0)" in result.stderr
+    assert "no evaluator for this model" in result.stderr
+
+
+def test_receipts_are_checked_with_the_same_model(model: str, loaded: Any, tmp_path: Path) -> None:
+    detector = Detector(loaded[1], MARK, 0.05, weights=caw.ModelWeights(*loaded))
+    options: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "progress": False}
+    out = caw.generate(*loaded, ["the sky"], watermark=MARK, found_at=0.05, detector=detector, **options)
+    receipt, text = tmp_path / "receipt.json", tmp_path / "text.txt"
+    receipt.write_text(json.dumps(out.receipts[0].as_dict()))
+    text.write_text(out.texts[0], encoding="utf-8")
+    given = [str(text), "--receipt", str(receipt)]
+    same = ["--weights", f"model:{model}", *FULL]
+    assert p_values(*given, *same) == [out.receipts[0].p_value]
+    assert_refused(
+        detect(*given), "without the prompt, FixedStrength(value=1.0), got no model; give --weights model:NAME"
+    )
+    stronger = detect(*given, *same, "--strength", "2", "--dtype", "float32")
+    assert stronger.exit_code == 2 and "give the same with --weights" in stronger.stderr
+
+
+def test_what_would_do_nothing_is_refused(model: str, lines: Path, tmp_path: Path) -> None:
+    text, weights = ["--text", "some text"], ["--weights", f"model:{model}"]
+    for option, value in (("delta", "2"), ("policy", "fixed"), ("prompt-file", str(lines)), ("threads", "1")):
+        assert_refused(
+            detect(*text, f"--{option}", value), f"--{option} belongs to --weights model:NAME, which is missing"
+        )
+    assert_refused(detect(*text, "--chat"), "--chat belongs to --weights model:NAME")
+    assert_refused(detect(*text, "--weights", "model:"), "must name a model, got none")
+    assert_refused(detect(*text, *weights, "--prompt-field", "prompt"), "--prompt-field belongs to --input")
+    both = ["--input", str(lines), "--prompt-field", "prompt", "--prompt-file", str(lines)]
+    assert_refused(detect(*weights, *both), "two ways, got both")
+    assert_refused(detect(*text, *weights, "--chat"), "--chat wraps a prompt, got none")
+    learned = ["--calibration", str(lines), "--prompt-file", str(lines)]
+    assert_refused(detect(*text, *weights, *learned), "whose prompt is unknown, got a prompt")
+    assert_refused(detect(*text, "--calibration", str(lines)), "--calibration belongs to --weights model:NAME")
+    assert_refused(detect(*text, *weights, "--calibration", str(lines)), "must hold a calibration of this version")
+    reports = ["--null-report", str(lines), "--prompt-field", "prompt"]
+    assert_refused(detect(*weights, *reports), "--prompt-field belongs to --input")
+    assert_refused(detect("--input", "-", *weights, "--prompt-file", "-"), "stdin holds one thing")
+    # before the model is loaded
+    nowhere = ["--weights", "model:smollm2-135m", *text]
+    assert_refused(detect(*nowhere, "--mid-p"), "weights belong to mode 'exact' without mid_p")
+    assert_refused(detect(*nowhere, "--regions"), "without --mid-p and --weights")
+    assert_refused(detect(*nowhere, "--watermark", "synthid"), "weights serve KGW, Unigram and EXP")
+    assert_refused(
+        detect(*nowhere, "--payload-bits", "8"), "payloads are read in mode 'exact' without mid_p and weights"
+    )
+    assert_refused(detect(*nowhere, "--top-k-exp", "5"), "--top-k-exp is an option of watermark exp, got watermark kgw")
+
+
+def test_reports_of_many_texts_take_a_model(model: str, lines: Path) -> None:
+    weights = ["--weights", f"model:{model}", *FULL, "--field", "tokens", "--json"]
+    power = detect(*weights, "--power", str(lines))
+    assert power.exit_code == 0 and json.loads(power.stdout.splitlines()[0])["tokens"] == 25
+    null = detect(*weights, "--null-report", str(lines))
+    assert null.exit_code == 0 and json.loads(null.stdout)["texts"] == 2
