@@ -226,6 +226,21 @@ def weights() -> str:
     return f"{_table(header, rows)}\n\n{_source('detect_weights.json')}"
 
 
+READERS = {"none": "-", "prompt": "model and prompt", "no prompt": "model", "calibrated": "model, calibrated"}
+
+
+def model_weights() -> str:
+    """Share of marked texts found with weights from a model, by length."""
+    found = _read("model_weights.json")
+    rows = [
+        (r["arm"], r["length"], READERS[r["reader"]], f"{r['fpr']:g}", r["texts"],
+         f"{r['rate']:.2f} ({r['low']:.2f} - {r['high']:.2f})", f"{r['median_log10_p']:.1f}")
+        for r in found["rows"]
+    ]  # fmt: skip
+    header = ("texts marked", "tokens", "weights from", "level", "texts", "found (95 % interval)", "median log10 p")
+    return f"{_table(header, rows)}\n\n{_source('model_weights.json')}"
+
+
 def regions() -> str:
     """How well marked parts of longer texts are found."""
     found = _read("detect_regions.json")
@@ -355,7 +370,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "summary": summary, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
-    "damage": damage,
+    "damage": damage, "model-weights": model_weights,
 }  # fmt: skip
 
 
