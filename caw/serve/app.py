@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from caw.serve.answering import Answer
+from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, ApiError, encoded
 from caw.serve.guard import Guard
 from caw.serve.metrics import Metrics
@@ -45,7 +46,19 @@ def make_app(service: Service) -> FastAPI:
     _add_errors(app, metrics)
     _add_status(app, service, metrics)
     _add_texts(app, service, metrics)
+    _add_detection(app, service)
     return app
+
+
+def _add_detection(app: FastAPI, service: Service) -> None:
+    """The path of texts that are to be tested."""
+
+    @app.post("/v1/detect")
+    async def detect(asked: DetectRequest, request: Request) -> Response:
+        bearer = _bearer(request)
+        tenant = await service.tenant(bearer) if bearer is not None else await service.visitor()
+        address = request.client.host if request.client else ""
+        return _json(await service.detection.answer(asked, tenant, address))
 
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caw.serve.errors import FORBIDDEN, TOO_LONG, ApiError, encoded
 
+DRAINED = 4  # times the limit, up to which a body is read to its end: who is still sending hears of no refusal
 PORT = re.compile(r":[0-9]*$")
 
 
@@ -52,20 +53,25 @@ class Guard:
         """The body; None where the client left before its end."""
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         too_long = ApiError(TOO_LONG, f"a body may have {self.most} bytes, got more; send less")
-        if not announced.isdigit() or int(announced[:20]) > self.most:
+        if not announced.isdigit() or int(announced[:20]) > DRAINED * self.most:
             raise too_long
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             part = message.get("body", b"")
             size += len(part)
+            whole = not message.get("more_body", False)
             if size > self.most:
-                raise too_long
-            parts.append(part)
-            if not message.get("more_body", False):
-                return b"".join(parts)
+                parts.clear()
+                if whole or size > DRAINED * self.most:
+                    raise too_long
+            else:
+                parts.append(part)
+                if whole:
+                    return b"".join(parts)
 
 
 async def _refuse(send: Send, error: ApiError) -> None:

@@ -20,6 +20,7 @@ from caw.decoding.stopping import StopStrings
 from caw.found.attempts import FoundTexts
 from caw.found.receipts import policy_text
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
+from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
 from caw.serve.inbox import BusyError, ClosedError
@@ -50,6 +51,7 @@ class Service:
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
         self.engine = Engine(planned.model, planned.plan, planned.plan.batch + settings.max_waiting)
+        self.detection = Detection(planned, directory)
         self.open: set[Order] = set()
         self.prompts = PromptReader(planned.tokenizer, planned.facts.vocab_size)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
@@ -59,6 +61,15 @@ class Service:
     async def threaded(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run what may wait for a disk or a database in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, function, *arguments)
+
+    async def visitor(self) -> Tenant | None:
+        """Who asks without an API key; None for the public."""
+        try:
+            found: Tenant | None = await self.threaded(self.directory.tenant_for, None)
+        except Exception:
+            LOG.exception("a tenant could not be looked up")
+            return None
+        return found
 
     async def tenant(self, bearer: str | None) -> Tenant:
         """Who asks; ApiError for a stranger."""
@@ -176,6 +187,7 @@ class Service:
             while self.open:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(self.workers.shutdown)
+        await asyncio.to_thread(self.detection.close)
 
 
 def _heard(order: Order, choice: int, news: Any) -> None:

@@ -178,17 +178,22 @@ def test_bodies_that_are_too_large_are_refused(served: Running) -> None:
     body = json.dumps({**ASK, "prompt": "x" * (1 << 20)}).encode()
     status, answer = post(served.port, body)
     assert status == 413 and "a body may have 1048576 bytes" in answer["error"]["message"]
-    connection = socket.create_connection(("127.0.0.1", served.port), timeout=60)  # without saying how long it is
+
+
+@pytest.mark.parametrize("chunks", [30, 200])
+def test_bodies_that_do_not_say_how_large_they_are_are_refused(served: Running, chunks: int) -> None:
+    """One that ends soon hears why; of one that goes on and on no more than four times the limit is read."""
+    connection = socket.create_connection(("127.0.0.1", served.port), timeout=60)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
-    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    seen = b""
+    chunk, seen = b"10000\r\n" + b" " * 65536 + b"\r\n", b""
     try:
-        for _ in range(40):
+        for _ in range(chunks):
             connection.sendall(chunk)
+        connection.sendall(b"0\r\n\r\n")
         seen = everything(connection)
     except OSError:  # closed while we were sending
-        pass
-    assert not seen or b"413" in seen
+        assert chunks == 200
+    assert b" 413 " in seen or chunks == 200
 
 
 @pytest.mark.parametrize(

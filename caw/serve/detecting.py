@@ -1,0 +1,123 @@
+"""Whether a text is marked under the keys that its asker may test: exact for tenants, coarse for the public.
+
+Whoever can ask as often as they like, and is told how near a text is to being found, can edit it until it is not. So
+the public gets one of three words, for texts long enough to say something of, and only so often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from caw.detection.many_keys import KeySearch, KeySearchResult
+from caw.io.unicode import is_unicode
+from caw.serve.contracts import KeyDirectory, Tenant
+from caw.serve.errors import BAD, BUSY, ApiError
+from caw.serve.planning import Planned
+from caw.serve.rates import Rates
+
+LEVEL = 1e-3  # share of unmarked texts that may be called marked, all keys together
+MAX_LETTERS = 100_000
+LEAST_TOKENS = 60  # of a text that the public may ask about
+PUBLIC_RATE, PUBLIC_BURST = 0.2, 10  # questions a second of one address, and at once
+MOST_WAITING = 32
+KEPT = 64  # tenants whose keys are kept ready
+EVERYBODY = "everybody"
+
+
+class DetectRequest(BaseModel):
+    """`/v1/detect`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    text: str
+
+
+class Detection:
+    """Tests texts in a thread of its own, one after the other.
+
+    Args:
+        planned: whose watermark and tokenizer count. directory: which keys are whose.
+    """
+
+    def __init__(self, planned: Planned, directory: KeyDirectory) -> None:
+        self.planned, self.directory = planned, directory
+        self.rates, self.all = Rates(PUBLIC_RATE, PUBLIC_BURST), Rates(10 * PUBLIC_RATE, 10 * PUBLIC_BURST)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="caw-detect")
+        self._waiting = 0
+        self._ready: OrderedDict[str | None, tuple[tuple[str, ...], KeySearch | None]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    async def answer(self, asked: DetectRequest, tenant: Tenant | None, address: str) -> dict[str, Any]:
+        """What the asker is told. tenant: None for the public, told apart by `address`.
+
+        Raises ApiError for a text that cannot be tested, and for one question too many.
+        """
+        if not 0 < len(asked.text) <= MAX_LETTERS or not is_unicode(asked.text):
+            said = f"text must have 1 to {MAX_LETTERS} letters of valid Unicode, got others; send a part of it"
+            raise ApiError(BAD, said, parameter="text")
+        if tenant is None and not (self.rates.allows(address) and self.all.allows(EVERYBODY)):
+            raise ApiError(BUSY, "too many questions without an API key; try again in a minute", code="rate_limit")
+        if self._waiting >= MOST_WAITING:
+            raise ApiError(BUSY, "too many texts wait to be tested; try again later", code="queue_full")
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._tested, asked.text, tenant)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self._thread.shutdown()
+
+    def _tested(self, text: str, tenant: Tenant | None) -> dict[str, Any]:
+        search = self._search(tenant)
+        if search is None:
+            raise ApiError(404, "there are no keys to test texts with; ask the operator for an API key")
+        [found] = search([text])  # type: ignore[misc]
+        if found.error:
+            raise ApiError(BAD, found.error, parameter="text")
+        return _coarse(found) if tenant is None else _exact(found, len(search.names))
+
+    def _search(self, tenant: Tenant | None) -> KeySearch | None:
+        """The keys of an asker, made ready; None without any."""
+        keys = {key.id: key.key for key in self.directory.detection_keys(tenant)}
+        who, names = None if tenant is None else tenant.id, tuple(keys)
+        with self._lock:
+            known, search = self._ready.pop(who, ((), None))
+            if known != names or search is None:
+                marks = {name: self.planned.watermark.with_key(key) for name, key in keys.items()}
+                search = KeySearch(self.planned.tokenizer, marks, LEVEL) if marks else None
+            self._ready[who] = (names, search)
+            if len(self._ready) > KEPT:
+                self._ready.popitem(last=False)
+        return search
+
+
+def _coarse(found: KeySearchResult) -> dict[str, Any]:
+    """What the public is told."""
+    if found.tokens < LEAST_TOKENS:
+        verdict, message = "too short", "The text is too short to say anything of."
+    elif found.is_watermarked:
+        verdict, message = "marked", "The text carries a mark of this service."
+    else:
+        verdict, message = "no mark found", "No mark of this service was found. That does not say who wrote the text."
+    return {"object": "detection", "verdict": verdict, "message": message}
+
+
+def _exact(found: KeySearchResult, keys: int) -> dict[str, Any]:
+    """What a tenant is told."""
+    matches = [
+        {"key_id": name, "p_value": float(result.p_value), "scored": result.num_scored}
+        for name, result in found.results.items()
+    ]
+    verdict = "marked" if found.is_watermarked else "no mark found"
+    return {
+        "object": "detection", "verdict": verdict, "message": found.message, "p_value": found.p_value,
+        "level": found.fpr, "tokens": found.tokens, "keys": keys, "matches": matches,
+    }  # fmt: skip

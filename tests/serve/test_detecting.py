@@ -1,0 +1,111 @@
+"""Detection: exact for tenants, coarse and rare for the public."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from serve.serving import DIRECTORY, KEY, MARK, OTHER, Directory, Running, alone, parts, running
+from serve.test_answering import post
+
+import caw
+from caw.serve import rates
+from caw.serve.contracts import MarkKey, Tenant
+from caw.serve.rates import Rates
+
+UNMARKED = "a text that nobody marked, about small models and blue skies and few words. " * 6
+
+
+@dataclass
+class Keys(Directory):
+    """The first tenant had another key before; one key is public."""
+
+    public: tuple[MarkKey, ...] = (MarkKey("k2", OTHER),)
+
+    def detection_keys(self, tenant: Tenant | None) -> tuple[MarkKey, ...]:
+        if tenant is None:
+            return self.public
+        return (tenant.key, MarkKey("old", "an older key"))
+
+
+@pytest.fixture(scope="module")
+def marked() -> dict[str, str]:
+    """A text of each key."""
+    keys = {"k1": KEY, "k2": OTHER, "old": "an older key"}
+    return {name: alone("the sky", key=key, max_new_tokens=200)[0] for name, key in keys.items()}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running(directory=Keys(DIRECTORY.tenants)) as found:
+        yield found
+
+
+def ask(served: Running, body: Any, key: str | None = "one") -> tuple[int, dict[str, Any]]:
+    headers = {"authorization": "" if key is None else f"Bearer {key}"}
+    return post(served.port, json.dumps(body).encode(), "/v1/detect", **headers)
+
+
+def test_a_tenant_is_told_everything_about_its_own_keys(served: Running, marked: dict[str, str]) -> None:
+    for name, key in (("k1", KEY), ("old", "an older key")):
+        status, answer = ask(served, {"text": marked[name]})
+        expected = caw.detect(marked[name], parts()[1], MARK.with_key(key))
+        [match] = answer["matches"]
+        assert status == 200 and answer["verdict"] == "marked" and answer["keys"] == 2
+        assert match == {"key_id": name, "p_value": expected.p_value, "scored": expected.num_scored}
+        assert answer["p_value"] == pytest.approx(1 - (1 - expected.p_value) ** 2, rel=1e-6, abs=1e-15)
+    for text in (marked["k2"], UNMARKED):
+        answer = ask(served, {"text": text})[1]
+        assert answer["verdict"] == "no mark found" and answer["matches"] == [] and answer["p_value"] > 1e-3
+
+
+def test_the_public_gets_a_word_and_no_number(marked: dict[str, str]) -> None:
+    with running(directory=Keys(DIRECTORY.tenants)) as served:
+        for text, verdict in (
+            (marked["k2"], "marked"),
+            (marked["k1"], "no mark found"),
+            (UNMARKED, "no mark found"),
+            ("short", "too short"),
+        ):
+            status, answer = ask(served, {"text": text}, None)
+            assert status == 200 and answer["verdict"] == verdict
+            assert set(answer) == {"object", "verdict", "message"} and not any(c.isdigit() for c in answer["message"])
+        answers = [ask(served, {"text": "short"}, None) for _ in range(8)]
+        assert [status for status, _ in answers][-1] == 429 and answers[0][0] == 200
+        assert ask(served, {"text": marked["k1"]})[1]["verdict"] == "marked", "tenants are not limited with them"
+
+
+def test_who_has_a_wrong_key_is_not_the_public(served: Running) -> None:
+    assert ask(served, {"text": UNMARKED}, "stranger")[0] == 401
+
+
+def test_without_public_keys_the_public_is_told_so() -> None:
+    with running() as served:
+        status, answer = ask(served, {"text": UNMARKED}, None)
+        assert status == 404 and "ask the operator" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [{"text": ""}, {"text": "x" * 100_001}, {"text": "\ud800"}, {"text": 5}, {}, {"text": "x", "a": 1}]
+)
+def test_bad_texts_are_refused(served: Running, body: Any) -> None:
+    status, answer = ask(served, body)
+    assert status == 400 and answer["error"]["type"] == "invalid_request_error" and len(str(answer)) < 400
+
+
+def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    limit = Rates(0.5, 3, lambda: now[0])
+    assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]
+    assert limit.allows("b")
+    now[0] = 1.9
+    assert not limit.allows("a")
+    now[0] = 4.1
+    assert [limit.allows("a") for _ in range(3)] == [True, True, False]
+    now[0] = 1000.0
+    assert [limit.allows("a") for _ in range(4)] == [True, True, True, False]
+    monkeypatch.setattr(rates, "MOST", 2)
+    assert limit.allows("c") and limit.allows("d") and len(limit._left) == 2
