@@ -20,7 +20,7 @@ from caw.checks import require_bool, require_number
 from caw.detection.calibration import Calibration, signal_features
 from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
 from caw.detection.ids import flat_ids, unreadable
-from caw.detection.text_weights import TextWeights, check_weighable
+from caw.detection.text_weights import TextWeights, check_own_key, check_weighable
 from caw.detection.weight_estimates import token_kinds
 from caw.evaluator.token_classes import check_tokenizer
 from caw.io.token_texts import require_tokenizer, token_texts
@@ -55,6 +55,8 @@ class ModelWeights(TextWeights):
             closed loop, learned under other keys.
         calibration: what a reader without the prompt may believe, learned under other keys by
             `caw.fitting.fit_calibration`, or its file.
+        key_ids: of the texts that `factors` were learned from; the weights are refused for these keys, and for those
+            that the calibration names.
 
     P-values stay exact, whatever the model, prompt and policy; those of the writer find most. They must have been
     chosen without the key that is tested, so a prompt may not hold text that is marked with it. The watermark given
@@ -72,6 +74,7 @@ class ModelWeights(TextWeights):
     chat: bool = False
     factors: Sequence[float] = ()
     calibration: Calibration | str | Path | None = None
+    key_ids: Sequence[str] = ()
     _kept: OrderedDict[tuple[Any, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +83,8 @@ class ModelWeights(TextWeights):
         if not isinstance(self.policy, Policy):
             raise TypeError(f"policy must be a caw policy, got {type(self.policy).__name__}; use caw.FixedStrength()")
         object.__setattr__(self, "factors", tuple(self.factors))
+        if isinstance(self.key_ids, str) or not all(isinstance(key, str) for key in self.key_ids):
+            raise TypeError("key_ids must be a list of texts, got another; pass [watermark.key_id for each]")
         for factor in self.factors:
             require_number("factors", factor, 0, MAX_STRENGTH, closed=True)
         self._check_vocabulary()
@@ -184,6 +189,7 @@ class ModelWeights(TextWeights):
     def check_for(self, watermark: Watermark) -> None:
         """Raise ValueError for a watermark whose weights do not follow, or the calibration's own key."""
         check_weighable(watermark)
+        check_own_key(watermark, self.key_ids)
         if isinstance(self.calibration, Calibration):
             self.calibration.check_for(watermark)
 
