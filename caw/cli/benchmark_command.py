@@ -12,6 +12,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.cli.step_model_output import model_of_step as show_model_of_step
 from caw.cost.shapes import SHAPES
 from caw.cost.sizes import SIZES
 from caw.defaults import THETA
@@ -73,7 +74,12 @@ def benchmark(
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
-) -> None:
+    model_of_step: Annotated[
+        str | None,
+        opt.panel(CASES, "Measure nothing: list the kernels of a step on this GPU with their least times.",
+                  metavar="a100|h100|h200|b200"),
+    ] = None,
+) -> None:  # fmt: skip
     """Measure what watermarking costs on this machine.
 
     All modes take turns in every round and are reported relative to this library's own unwatermarked decoding in the
@@ -84,6 +90,9 @@ def benchmark(
     full every mode with several batches and prompts, which takes hours. --json is written after each round.
     Interrupted, the rounds that every mode had are shown and kept there ("complete" is false).
 
+    --model-of-step works out what a captured step would launch on a GPU, without one: bytes over the data sheet's
+    bandwidth, or an assumed cost of a launch where that is more.
+
     Exit code 1: worse than the run of --compare by more than noise, or sides that differ.
 
     Examples:
@@ -93,8 +102,12 @@ def benchmark(
     - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
     - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
+    - caw benchmark --model-of-step h200 --shapes llama-3-8b --batch 1,8 --prompt 2048 --json step.json
     """
     with user_errors():
+        cases = _names(modes) if modes is not None else None, _numbers("--batch", batch), _numbers("--prompt", prompt)
+        if model_of_step is not None:
+            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file)
         if plot_file is not None:
             require("matplotlib", "--plot")
         from caw.cost import BenchmarkSettings, run
@@ -107,9 +120,8 @@ def benchmark(
             dtype=dtype, device=opt.prepare_device(device, threads), threads=threads,
             allow_differences=allow_differences,
             **_sized(size, {
-                "modes": _names(modes) if modes is not None else None,
-                "batches": _numbers("--batch", batch), "prompts": _numbers("--prompt", prompt), "tokens": tokens,
-                "rounds": rounds, "memory": memory, "max_seconds": max_seconds,
+                **dict(zip(("modes", "batches", "prompts"), cases, strict=True)), "tokens": tokens, "rounds": rounds,
+                "memory": memory, "max_seconds": max_seconds,
             }),
         )  # fmt: skip
         check_paths(
@@ -138,8 +150,7 @@ def benchmark(
         show_notes(found)
         if plot_file is not None:
             plot(found, plot_file)
-        for wrote in filter(None, (json_file, plot_file)):
-            complain(f"wrote {wrote}")
+        _say_what_was_written(json_file, plot_file)
         worse = before is not None and show_changes(compare(before, found))
     if worse or any(check["first"] for check in found["checks"] if found["arguments"]["dtype"] == "float32"):
         raise typer.Exit(BAD_LINES)
@@ -148,6 +159,11 @@ def benchmark(
 def had_first_round(case: str, mode: str, seconds: float) -> None:
     """A line as soon as there is something to say; the table follows when every mode had all its rounds."""
     complain(f"{case}: {mode} {1e3 * seconds:.2f} ms/token in its first round")
+
+
+def _say_what_was_written(*files: Path | None) -> None:
+    for file in filter(None, files):
+        complain(f"wrote {file}")
 
 
 def _save(file: Path | None, found: dict[str, Any]) -> None:

@@ -14,8 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from caw.cost.shapes import SHAPES
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.evaluator.network import shipped
+from caw.evaluator.token_classes import CLASSES, class_table
 from caw.models import load_model
 from caw.models.device import resolve_device, resolve_dtype
+from caw.models.facts import vocabulary_size
 
 POSITIONS = 32768
 QUESTION = "Tell me about the history of tea."
@@ -60,9 +62,14 @@ def load_subject(name: str, shapes: str | None, dtype: str, device: str | None, 
         evaluator = name
     if evaluator is not None:
         return Subject(model, tokenizer, evaluator, evaluator, shapes is None)
-    torch.manual_seed(0)
-    network = Evaluator(FeatureSpec()).eval().requires_grad_(False)
+    network = untrained_evaluator(class_table(tokenizer, vocabulary_size(model)))
     return Subject(model, tokenizer, network, "random weights", shapes is None)
+
+
+def untrained_evaluator(token_class: torch.Tensor) -> Evaluator:
+    """Random weights with the inputs of the evaluators that ship, token classes among them: it costs the same."""
+    torch.manual_seed(0)
+    return Evaluator(FeatureSpec(classes=len(CLASSES)), token_class=token_class).eval().requires_grad_(False)
 
 
 def random_model(shapes: str, dtype: str, device: str | None, **changes: Any) -> Any:

@@ -13,6 +13,7 @@ from caw.cost.equality import compare_tokens
 from caw.cost.modes import check_modes, has_markllm, same_tokens
 from caw.cost.subjects import Subject, load_subject, make_prompts, random_model
 from caw.cost.timing import Made
+from caw.evaluator import Evaluator
 
 SMALL = BenchmarkSettings(
     shapes="tiny", dtype="float32", device="cpu", modes=("plain",), tokens=5, rounds=3, prompts=(9,), memory=False
@@ -133,6 +134,13 @@ def test_memory_is_that_of_a_process_that_did_nothing_else() -> None:
     wide = run(replace(SMALL, memory=True, rounds=1, batches=(32,), prompts=(1500,), tokens=2))
     cache = 32 * 1500 * 2 * 2 * 64 * 4  # sequences, tokens, layers, keys and values, width, bytes
     assert wide["rows"][0]["peak_bytes"] - plain["peak_bytes"] > cache
+
+
+def test_an_untrained_evaluator_has_the_inputs_of_those_that_ship(subject: Subject) -> None:
+    """It had no token classes, so that the benchmark's capacity policy did less than anybody's."""
+    assert isinstance(subject.evaluator, Evaluator)
+    ours, shipped = subject.evaluator.spec, Evaluator.load("smollm2-135m").spec
+    assert (ours.size, ours.classes, ours.k) == (shipped.size, shipped.classes, shipped.k)
 
 
 def test_prompts_have_the_length_and_differ_from_the_start(subject: Subject, demo_tokenizer: Any) -> None:

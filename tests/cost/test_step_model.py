@@ -1,0 +1,97 @@
+"""The model of a step: what it counts, its bytes against arithmetic, and bounds that a change must not exceed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from caw.cli import app
+from caw.cost.shapes import SHAPES
+from caw.cost.step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_step, run
+
+# launches of a step of Llama-2-7B at batch 1, and what the watermarks add: lower them with what was saved
+PLAIN, MORE = 1374, {"kgw": 5, "kgw+caw": 85, "exp+caw": 91}
+BYTES = {"kgw": 1.0001, "kgw+caw": 1.01, "exp+caw": 1.02}  # of plain's
+
+
+def test_every_kernel_of_a_step_is_there() -> None:
+    """Two layers: seven products each and one for the logits; attention in two kernels, the record in two."""
+    names = [launch.name for launch in model_of_step("kgw+caw", "tiny", "float32", 3, 1024)]
+    expected = {"mm": 15, "split_kernel": 2, "combine_kernel": 2, "part_kernel": 2, "merge_kernel": 2,
+                "evaluator_kernel": 1, "commit_kernel": 1, "reweight_kernel": 1, "embedding": 1}  # fmt: skip
+    assert {name: names.count(name) for name in expected} == expected
+    assert names.index("reweight_kernel") < names.index("embedding") < names.index("split_kernel")
+    assert names.index("part_kernel") < names.index("evaluator_kernel") < names.index("commit_kernel")
+
+
+def test_bytes_of_products_and_prefix_are_those_of_arithmetic() -> None:
+    shape, prefix = SHAPES["llama-2-7b"], 768
+    layers, width, inner, vocab_size = (
+        shape["num_hidden_layers"],
+        shape["hidden_size"],
+        shape["intermediate_size"],
+        32000,
+    )
+    launches = model_of_step("plain", "llama-2-7b", "float16", 1, prefix)
+    weights = 2 * (layers * (4 * width * width + 3 * width * inner) + vocab_size * width)
+    products = sum(launch.bytes for launch in launches if launch.name == "mm")
+    assert weights < products < 1.001 * weights  # inputs and outputs of one row are small
+    kept = 2 * 2 * layers * width * prefix
+    attention = sum(launch.bytes for launch in launches if launch.name == "split_kernel")
+    assert kept < attention < 1.01 * kept + layers * 64 * width
+    rest = sum(launch.bytes for launch in launches) - products - attention
+    assert 0 < rest < 0.01 * weights, "a table or a cache was counted whole"
+
+
+def test_no_more_launches_and_bytes_than_before() -> None:
+    plain = model_of_step("plain", "llama-2-7b", "float16", 1, 1024)
+    assert len(plain) <= PLAIN
+    for mode, more in MORE.items():
+        launches = model_of_step(mode, "llama-2-7b", "float16", 1, 1024)
+        assert len(plain) < len(launches) <= len(plain) + more, mode
+        moved, of_plain = (sum(launch.bytes for launch in step) for step in (launches, plain))
+        assert of_plain < moved <= BYTES[mode] * of_plain, mode
+
+
+def test_a_launch_takes_its_bytes_or_its_start() -> None:
+    device = Device("d", 1e12)
+    assert Launch("small", 16).microseconds(device) == LAUNCH_US
+    assert Launch("large", 5_000_000).microseconds(device) == 5.0
+    found = run("h200", ["plain"], "tiny", "float32", [1], [9])
+    (row,) = found["rows"]
+    assert row["launches"] == len(row["each"]) == sum(kernel["count"] for kernel in row["kernels"].values())
+    assert row["bytes"] == sum(moved for _, moved, _ in row["each"])
+    assert row["step_us"] == pytest.approx(sum(us for _, _, us in row["each"]), abs=0.1)
+    assert row["step_us"] > max(row["floor_us"], LAUNCH_US * row["launches"] - 1e-6)
+    assert found["device"] == {"name": "h200", "bandwidth": DEVICES["h200"].bandwidth}
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "message"),
+    [
+        ("transformers", "h100", "modes must be among plain"),
+        ("as-transformers-kgw", "h100", "expected a mode whose step can be captured, got as-transformers-kgw"),
+        ("plain", "h1000", "device must be one of a100"),
+    ],
+)
+def test_what_has_no_model_is_named(mode: str, device: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(device, [mode], "tiny", "float32", [1], [9])
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    out = tmp_path / "step.json"
+    command = ["benchmark", "--model-of-step", "h100", "--shapes", "tiny", "--batch", "1,2", "--json", str(out)]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "100", "NO_COLOR": "1", "CAW_TRACEBACK": ""})
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["batch"], row["mode"]) for row in rows] == [
+        (batch, mode) for batch in (1, 2) for mode in ("plain", "kgw+caw", "exp+caw")
+    ]
+    assert f"plain: {rows[0]['launches']} launches" in done.stdout and "on h100: not measured" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    wrong = CliRunner().invoke(app, ["benchmark", "--model-of-step", "x"], env={"CAW_TRACEBACK": ""})
+    assert wrong.exit_code == 2 and "device must be one of" in wrong.stderr
