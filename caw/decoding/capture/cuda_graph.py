@@ -6,6 +6,7 @@ candidates and texts that ended are device memory that the captured kernels read
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -66,7 +67,7 @@ class CapturedStep:
 
     def _side_stream(self, run: Callable[[], None]) -> None:
         """Captures are made on a stream of their own, and libraries keep memory per stream: warm up on one too."""
-        stream = torch.cuda.Stream()
+        stream = _warm_up_stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             run()
@@ -79,3 +80,9 @@ class CapturedStep:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.step()
         return graph
+
+
+@functools.cache
+def _warm_up_stream(device: int) -> torch.cuda.Stream:
+    """One of a device for all captures: libraries keep memory for every stream they ever saw, cuBLAS some 32 MiB."""
+    return torch.cuda.Stream(device)

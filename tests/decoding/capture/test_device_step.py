@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding.capture import cuda_graph
 from caw.decoding.capture.cuda_graph import WARM_UP, CapturedStep
 from caw.decoding.capture.run_ahead import ROUND, RunAhead
 from caw.decoding.eager_step import StepByStep
@@ -266,6 +269,24 @@ def test_capture_comes_after_the_warm_up_and_is_reported(monkeypatch: pytest.Mon
     assert calls == ["step"] * WARM_UP
     assert [g.replays for g in graphs] == [6 - WARM_UP]
     assert told == ["capturing a CUDA graph (batch 8, 2 candidates)", ""]
+
+
+def test_all_warm_ups_of_a_device_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each took a new one, for which cuBLAS then kept memory."""
+    made: list[int] = []
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
+    monkeypatch.setattr(CapturedStep, "_record", lambda self: FakeGraph())
+    cuda_graph._warm_up_stream.cache_clear()
+    for device in (0, 0, 1):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
+        step = CapturedStep(lambda: None, "batch 1, 2 candidates")
+        for _ in range(WARM_UP + 1):
+            step()
+    cuda_graph._warm_up_stream.cache_clear()
+    assert made == [0, 1]
 
 
 def test_a_step_that_cannot_be_captured_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
