@@ -29,6 +29,9 @@ BOUNDS = [
     ("picks[threadIdx.x + half]", "picks[threadIdx.x + half + 1]"),
     ("(j + 1) % kStateSize]", "j + 1]"),
 ]
+# the lines before barriers whose absence changes no result: another one comes before the first read; and what the next
+# round writes is never below what a late thread compares it to, because targets only grow
+HARMLESS = ["const int draws = targets_in_parallel(state, size, first, count, target);", "found = hit < stop;"]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +79,8 @@ def test_every_barrier_is_missed(source: str, tmp_path: Path) -> None:
     """Left out one at a time: other results, threads at different barriers, or a crash, under some order."""
     library, lines = build(tmp_path, translated(source)), barriers(source)
     assert len(lines) > 10 and run(library, 1, watched=False).returncode == 0
-    assert not [n for n in lines if all(run(library, seed, n, watched=False).returncode == 0 for seed in SEEDS)]
+    unnoticed = [n for n in lines if all(run(library, seed, n, watched=False).returncode == 0 for seed in SEEDS)]
+    assert [source.splitlines()[n - 2].strip() for n in unnoticed] == HARMLESS
 
 
 @pytest.mark.gate("cuda-on-cpu")
