@@ -24,7 +24,7 @@ FAST = {
 SLOW = {
     "selfhash": lambda key: KGW(key=key, seeding="selfhash"),
     "hf": lambda key: KGW(key=key, format="transformers", vocab_size=500),
-    "synthid": lambda key: SynthID(key),
+    "synthid": lambda key: SynthID(key, reading="mean"),
     "exp at 0.7": lambda key: EXP(key=key, temperature=0.7),
 }
 TEXTS = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from registry.samples import begun, closed
@@ -19,6 +21,7 @@ def words(texts: list[str], **options: object) -> dict[str, list[list[int]]]:
     return {"input_ids": [[int(word) for word in text.split()] for text in texts]}
 
 
+@functools.cache
 def marked(mark: KGW, count: int, start: int) -> str:
     ids = [start]
     while len(ids) < count:
