@@ -24,6 +24,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],
     "bench_floor": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "--dtypes", "float32"],
+    "bench_quantised": ["--tokens", "4", "--rounds", "1", "--threads", "1", "--batches", "1", "2", "--prefix", "9",
+                        "--without-llama"],
     "bench_stages": ["--shapes", "tiny", "--batches", "1", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
     "bench_scaling": ["--shapes", "tiny", "--device", "cpu", "--longest", "512", "--widest", "2", "--rounds", "1",
                       "--axes", "prefix", "candidates", "batch", "vocabulary"],

@@ -48,7 +48,7 @@ class GGUFFile:
         self.path = path
         with open(path, "rb") as file:
             size = path.stat().st_size
-            self._data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            self._data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if size else b""
         self._at = 0
         if self._take(4) != b"GGUF":
             raise self._broken("no magic bytes 'GGUF'")
@@ -70,7 +70,7 @@ class GGUFFile:
             raise self._broken("two tensors of one name")
 
     def array(self, info: TensorInfo) -> np.ndarray:
-        """A tensor's bytes, a view of the file: uint8 [outputs, bytes of a row]."""
+        """A tensor's bytes, a view of the file, to be read only: uint8 [outputs, bytes of a row]."""
         rows = info.shape[0] if len(info.shape) > 1 else 1
         return np.frombuffer(self._data, np.uint8, info.bytes, info.offset).reshape(rows, -1)
 

@@ -135,8 +135,7 @@ class _Filler:
             return module
         if info.name not in self._packed:
             rows = self._in_order(weight, self.file.array(info))
-            blocks = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
-            self._packed[info.name] = ops.pack_blocks(blocks, info.kind, self.fast)
+            self._packed[info.name] = ops.pack_blocks(torch.from_numpy(rows), info.kind, self.fast)
         packed = self._packed[info.name]
         if isinstance(module, torch.nn.Embedding):
             return QuantisedEmbedding(packed, outputs, inputs)

@@ -1,0 +1,162 @@
+"""Decoding from a .gguf file's own blocks beside llama.cpp on the same file, in one run.
+
+    python benchmarks/bench_quantised.py [--model smollm2-135m] [--evaluator smollm2-135m] [--batches 1 4 8]
+        [--prefix 128] [--tokens 64] [--rounds 5] [--threads 2] [--bfloat16] [--out r.json]
+
+Sides: llama.cpp (the package xllamacpp, one slot a sequence; left out with --without-llama), this library
+unwatermarked and with KGW under CAW, and with --bfloat16 the dequantised model. They take turns. A step's time is
+that of T tokens less that of T / 2 tokens, so that prefill cancels out. Ratios are llama.cpp's time over each side's,
+or, without llama.cpp, plain's. The floor is the bytes that a step reads over the bandwidth of a sum over as many
+bytes. Our plain tokens are first checked against transformers.generate on the same weights. Wall time: run it on an
+idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import transformers
+
+import caw
+from caw.models.sources import file_or_folder
+
+TEXT = "Tea is a drink that is made by pouring hot water over leaves. "
+Side = Callable[[int], Any]
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def ours(model: Any, tokenizer: Any, rows: list[list[int]], **marking: Any) -> Side:
+    def generate(tokens: int) -> list[list[int]]:
+        length = {"max_new_tokens": tokens, "min_new_tokens": tokens, "batch_size": len(rows)}
+        return caw.generate(model, tokenizer, rows, return_trace=False, progress=False, **length, **marking).sequences
+
+    return generate
+
+
+def llama(path: str, rows: list[list[int]], tokens: int, threads: int) -> Side:
+    """Greedy completions of all rows at once, a slot each."""
+    package = importlib.import_module("xllamacpp")
+    settings = package.CommonParams()
+    settings.model.path, settings.n_parallel, settings.warmup = path, len(rows), True
+    settings.n_ctx = len(rows) * (max(map(len, rows)) + tokens + 64)
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+    settings.verbosity = -1
+    server = package.Server(settings)
+    pool = ThreadPoolExecutor(len(rows))
+
+    def one(ids: list[int], tokens: int) -> int:
+        asked = {"prompt": ids, "n_predict": tokens, "temperature": 0.0, "ignore_eos": True, "cache_prompt": False}
+        answer = server.handle_completions(asked)
+        made = answer.get("usage", {}).get("completion_tokens", answer.get("tokens_predicted"))
+        if made != tokens:
+            raise RuntimeError(f"expected {tokens} tokens of llama.cpp, got {made}: {str(answer)[:300]}")
+        return int(made)
+
+    return lambda tokens: list(pool.map(lambda ids: one(ids, tokens), rows))
+
+
+def measure(calls: dict[str, Side], tokens: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds a step of each side in each round."""
+    half, times = tokens // 2, {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            whole, part = seconds(lambda call=call: call(tokens)), seconds(lambda call=call: call(half))
+            times[name].append((whole - part) / (tokens - half))
+    return times
+
+
+def floor(model: Any, rounds: int) -> tuple[int, float]:
+    """(bytes that a step reads, seconds to read as many): of an embedding it reads a row, unless the head shares it."""
+    held = {t.data_ptr(): t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())}
+    table, head = model.get_input_embeddings().packed, model.get_output_embeddings()
+    if head.packed.data_ptr() != table.data_ptr():
+        del held[table.data_ptr()]
+    size = sum(held.values())
+    buffer = torch.ones(size // 4)
+    return size, min(seconds(buffer.sum) for _ in range(rounds + 2))
+
+
+def check(model: Any, plain: Side, rows: list[list[int]], tokens: int) -> None:
+    given = torch.tensor(rows)
+    made = model.generate(
+        given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens, min_new_tokens=tokens,
+        pad_token_id=0,
+    )  # fmt: skip
+    if plain(tokens) != made[:, given.shape[1] :].tolist():
+        raise RuntimeError("expected the tokens of transformers.generate on the same weights, got others")
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--evaluator", default="smollm2-135m")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prefix", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--without-llama", action="store_true")
+    parser.add_argument("--out")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = read_arguments()
+    torch.set_num_threads(arguments.threads)
+    warnings.simplefilter("ignore")
+    start = time.perf_counter()
+    model, tokenizer = caw.load_model(arguments.model, device="cpu", weights="file")
+    loading = time.perf_counter() - start
+    size, least = floor(model, 4 * arguments.rounds)
+    marking = {"watermark": caw.KGW(key=1), "policy": caw.CapacityPolicy(arguments.evaluator)}
+    wide = caw.load_model(arguments.model, device="cpu", dtype="bfloat16")[0] if arguments.bfloat16 else None
+    ids = tokenizer(TEXT * (arguments.prefix // 10 + 1))["input_ids"]
+    found = []
+    print(f"loaded in {loading:.2f} s; {size / 1e6:.0f} MB a step, which takes {least * 1e3:.2f} ms to read")
+    print("| batch | side | ms a step | ratio (quartiles) | of the floor's speed |")
+    print("| --- | --- | ---: | --- | ---: |")
+    for batch in arguments.batches:
+        rows = [ids[b : arguments.prefix + b] for b in range(batch)]
+        calls: dict[str, Side] = {}
+        if not arguments.without_llama:
+            calls["llama.cpp"] = llama(str(file_or_folder(arguments.model)), rows, arguments.tokens, arguments.threads)
+        calls["plain"] = ours(model, tokenizer, rows)
+        calls["kgw+caw"] = ours(model, tokenizer, rows, **marking)
+        if wide is not None:
+            calls["bfloat16"] = ours(wide, tokenizer, rows)
+        check(model, calls["plain"], rows, arguments.tokens)
+        times = measure(calls, arguments.tokens, arguments.rounds)
+        baseline = next(iter(calls))
+        for name, taken in times.items():
+            ratios = sorted(a / b for a, b in zip(times[baseline], taken, strict=True))
+            low, middle, high = (ratios[len(ratios) * k // 4] for k in (1, 2, 3))
+            step = statistics.median(taken)
+            print(
+                f"| {batch} | {name} | {step * 1e3:.1f} | {middle:.2f} ({low:.2f} - {high:.2f}) | {least / step:.2f} |"
+            )
+            found.append({"batch": batch, "side": name, "seconds": taken, "over": baseline, "ratios": ratios})
+    if arguments.out:
+        versions = {"caw": caw.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+        report = {"arguments": vars(arguments), "versions": versions, "bytes": size, "floor": least,
+                  "loading": loading, "rows": found}  # fmt: skip
+        with open(arguments.out, "w") as file:
+            json.dump(report, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
