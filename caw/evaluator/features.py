@@ -116,8 +116,11 @@ class FeatureSpec:
             return None
         if table is None:
             raise ValueError("features of token classes need a table of them, got none; pass Evaluator.token_class")
-        found = [class_mass(r.ids[:, : self.k], r.probs[:, : self.k], table, self.classes) for r in records]
-        return torch.cat(found, dim=1).clamp_min(MASS_FLOOR).log()
+        # all positions at once: on a GPU every operation is a launch, and these are small
+        ids, probs = (torch.stack([part[:, : self.k] for part in parts]).flatten(0, 1)
+                      for parts in ([r.ids for r in records], [r.probs for r in records]))  # fmt: skip
+        found = class_mass(ids, probs, table, self.classes).clamp_min(MASS_FLOOR).log()
+        return found.view(len(records), -1, self.classes).transpose(0, 1).flatten(1)
 
     def to_dict(self) -> dict[str, Any]:
         """The layout as it is stored with the weights."""
