@@ -14,6 +14,7 @@ import torch
 
 from caw import ops
 from caw.models.gguf_file import PLAIN, GGUFFile, TensorInfo
+from caw.models.messages import one_sentence
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
 from caw.ops_ref.block_types import BLOCK_TYPES
 
@@ -44,7 +45,8 @@ def quantised_model(file: Path, config: Any, fast: bool = False) -> Any:
     from transformers import AutoModelForCausalLM
 
     require_family(config.model_type, file)
-    with torch.device("meta"):
+    # settings that lie show here: no heads, sizes beyond all numbers
+    with one_sentence(file), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _Filler(GGUFFile(file), config, fast).fill(model)
     # what is worked out, not stored, was left without numbers

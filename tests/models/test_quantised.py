@@ -192,3 +192,14 @@ def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path, cache: Pat
     path.write_bytes(whole.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
     with pytest.raises(ValueError, match=r"expected model.layers.0.mlp.up_proj.weight \[64, 32\] in .*, found none"):
         quantised_model(path, config)
+
+
+@pytest.mark.parametrize("settings", [{"num_attention_heads": 0}, {"hidden_size": 2**62}, {"vocab_size": -1}])
+def test_settings_that_lie_are_refused(settings: dict[str, int], tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1",))
+    config = caw.load_model(path, device="cpu", weights="file")[0].config
+    for name, value in settings.items():
+        setattr(config, name, value)
+    with pytest.raises(ValueError, match=r"tiny\.gguf") as caught:
+        quantised_model(path, config)
+    assert "\n" not in str(caught.value)
