@@ -26,6 +26,7 @@ from caw.detection import Detector, KeySearch
 from caw.testing import assert_close
 from caw.watermarks import EXP, KGW, Unigram
 
+COMMAND = "benchmarks/bench_many_keys.py"
 VOCABULARY, ROUNDS, FEW = 49_152, 9, 100
 BUILDS: dict[str, Callable[[int], Any]] = {
     "KGW lefthash": lambda key: KGW(key=key),
@@ -85,7 +86,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['watermark']:14} {row['work']:11} {row['seconds']:.4f} s")
     if given.out is not None:
-        about = {"keys": given.keys, "tokens": given.tokens, "threads": 1, "rounds": ROUNDS}
+        about = {"keys": given.keys, "tokens": given.tokens, "threads": 1, "rounds": ROUNDS, "command": COMMAND}
         given.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

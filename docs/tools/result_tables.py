@@ -275,6 +275,14 @@ def detect_speed() -> str:
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
+def many_keys() -> str:
+    """One text under thousands of keys."""
+    found = _read("many_keys.json")
+    rows = [(r["watermark"], r["work"], f"{r['seconds']:.4f}") for r in found["rows"]]
+    about = f"{found['keys']:,} keys, {found['tokens']} tokens, one thread. {_source('many_keys.json')}"
+    return f"{_table(('watermark', 'what', 'seconds'), rows)}\n\n{about}"
+
+
 def floor() -> str:
     """Plain decoding against transformers and against the time of reading the weights once."""
     rows = [
@@ -368,6 +376,7 @@ def damage() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
+    "many-keys": many_keys,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "summary": summary, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
     "damage": damage, "model-weights": model_weights,
