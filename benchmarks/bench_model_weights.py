@@ -8,7 +8,8 @@
 Greedy texts of the demo model (chat template, everyday prompts; those of a file have no template) under four keys: two
 keys have the first prompts, two the last ones. Each text is read with its prompt, without it, and without it by a
 calibration that is learned from the two keys and prompts of the other half. Unmarked texts are people's solutions of
-GSM8K questions (train), read behind their questions. Everything is appended to files in F and never made again; with
+GSM8K questions (train), read behind their questions. Their rates under one key vary with the phrases they share, and
+further --keys cost no pass. Everything is appended to files in F and never made again; with
 --seconds a run stops in time, and the same command goes on. Levels are causal: those of a text cut short are the
 beginning of the whole text's, but for the last token, whose capacity sees the one behind it.
 """
@@ -42,7 +43,7 @@ from caw.models.text_reading import first_row, reading
 from caw.policies import Policy, Target
 from caw.watermarks import EXP, KGW, Unigram, Watermark
 
-KEYS, NULL_KEYS = tuple(f"model weights {n}" for n in range(4)), tuple(f"null {n}" for n in range(5))
+KEYS = tuple(f"model weights {n}" for n in range(4))
 LENGTHS, POWER_RATES, NULL_RATES = (25, 50, 100, 200), (1e-2, 1e-3), (1e-1, 1e-2, 1e-3)
 READERS = ("none", "prompt", "no prompt", "calibrated")
 # name, watermark of a key, policy with the evaluator of a name
@@ -193,19 +194,19 @@ def null_levels(store: Store, arms: list[str], rows: list[dict[str, str]], setup
                 logits, start = forward(model, [[*prompt, *ids.tolist()]], first - 1)
             levels = {}
             for arm in arms:
-                mark = ARMS[arm][1](NULL_KEYS[0])
+                mark = ARMS[arm][1](KEYS[0])
                 said = reading(logits[0, first - 1 - start :], len(prompt) - first, ids, policies[arm])
                 signal = expected_signal(said, mark, question is not None)
                 levels[arm] = levels_of_signal(signal, mark).tolist()
             store.add(name, tokens=ids.tolist(), levels=levels)
 
 
-def null_rows(store: Store, arms: list[str]) -> Iterator[dict[str, Any]]:
+def null_rows(store: Store, arms: list[str], keys: int) -> Iterator[dict[str, Any]]:
     for arm in arms:
         for how in READERS[1:3]:
             rows = [r for n, r in store.rows.items() if n.startswith("null/") and n.endswith(f"/{how}")]
             pooled = []
-            for key in NULL_KEYS:
+            for key in (f"null {n}" for n in range(keys)):
                 mark = ARMS[arm][1](key)
                 found = [p_value(mark, np.array(r["tokens"]), np.array(r["levels"][arm])) for r in rows]
                 pooled += found
@@ -226,6 +227,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--texts", type=int, default=1000)
+    parser.add_argument("--keys", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -247,7 +249,7 @@ def main() -> None:
     except OutOfTimeError:
         complete = False
         print("out of time: the same command goes on", flush=True)
-    rows = list(null_rows(levels, arms) if options.null else power_rows(levels, texts, arms))
+    rows = list(null_rows(levels, arms, options.keys) if options.null else power_rows(levels, texts, arms))
     for row in rows:
         where = row.get("key") or f"{row['length']} tokens"
         print(
