@@ -3,8 +3,7 @@
     python benchmarks/bench_batches.py [--tokens 64] [--dtypes float32 bfloat16] [--batches 8 3] [--out r.json]
 
 Every prompt of bench_detection.py, without a watermark and with KGW under CAW, greedily and sampled, is decoded alone
-and then in batches, in reverse order too. float32 must give the same tokens everywhere. In bfloat16 a prompt's keys and
-values are rounded from sums whose order depends on how many prompts share a product, so a near tie may fall otherwise;
+and then in batches, in reverse order too. The tokens must be the same everywhere, in bfloat16 too. Where they are not,
 "gap" is how far apart the model, given the text up to the first difference, holds the two tokens: nats between their
 log-probabilities, as it sees them in this dtype.
 """

@@ -83,8 +83,8 @@ def generate(
         do_sample, temperature, top_k, top_p: as in transformers; 0 and 1.0 switch top_k and top_p off; the temperature
             is at least 1e-6.
         seed: of the sampling noise, in [0, 2^64).
-        batch_size: sequences decoded at once; None = 8 or fewer. In float32 texts do not depend on it; in bfloat16 a
-            near tie may (6 of 96 texts, benchmarks/bench_batches.py).
+        batch_size: sequences decoded at once; None = 8 or fewer. Texts do not depend on it in float32, nor in bfloat16
+            on a CPU with the compiled extension; elsewhere a near tie may.
         stop: strings that end a sequence; they are left out of its text.
         streamer: a transformers streamer; one prompt only. As in transformers it is given the prompt's ids [1, T]
             first, then each token (those of a stop string too), and its end() is called whatever happens.
@@ -92,7 +92,8 @@ def generate(
         slots: candidates one forward carries; None = 2 for green lists, up to 8 for EXP.
         max_memory: what decoding may use besides the weights: bytes, a share of what is free as a float, or a text such
             as "8GiB"; None = 0.9 of what is free. A batch that does not fit becomes a smaller one.
-        prefill_attention: attention of prompts: "sdpa", "flash_attention_2" (the flash-attn package) or "eager".
+        prefill_attention: attention of prompts: "sdpa" (on a CPU this library's own), "flash_attention_2" (the
+            flash-attn package) or "eager".
         compile: run the model's body as torch.compile makes it: a minute of preparation, fewer kernels a step. Needs a
             model on one device in one process, and a watermark in this library's own format.
         backend: which kernels run: None = this library's; "reference" = plain PyTorch; "flash-attn" = its own, but

@@ -24,6 +24,7 @@ from caw.ops_ref.permutation_ref import (
     permutation_green_ref,
     permutation_head_ref,
 )
+from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
@@ -111,6 +112,13 @@ sibling_attention_packed = _register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_packed_ref,
+    lambda q, *args, **kwargs: q.new_empty(q.shape),
+)
+# each row with a length of its own: tokens of prompts; CPU only
+prefix_attention = _register(
+    "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
+    "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
+    prefix_attention_ref,
     lambda q, *args, **kwargs: q.new_empty(q.shape),
 )
 sibling_attention_paged = _register(
@@ -306,7 +314,8 @@ generator_words = _register(
     lambda seeds, indices: indices.new_empty(indices.shape),
 )
 
-# small_linear: x [M, K] times weight [O, K] transposed, plus bias, for the few rows of a step; float32 sums
+# small_linear: x [M, K] times weight [O, K] transposed, plus bias; float32 sums. Made for the few rows of a step; a row
+# has the same bits however many there are
 small_linear = _register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
     torch.nn.functional.linear,
@@ -343,6 +352,14 @@ decoder_layer = _register(
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )
 
+# prefill_layer: the same layer of tokens of prompts, whose keys and values join the cache. CPU only
+prefill_layer = _register(
+    "prefill_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor rows, "
+    "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None) -> Tensor",
+    prefill_layer_ref,
+    lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
+)
+
 
 @dataclass(frozen=True)
 class Ops:
@@ -362,30 +379,17 @@ class Ops:
 def dispatched() -> Ops:
     """The ops as torch dispatches them by device."""
     return Ops(
-        topk_softmax,
-        sibling_attention,
-        sibling_attention_packed,
-        commit_kv,
-        commit_step,
-        evaluate_capacity,
-        select_candidate,
-        evaluator_step,
-    )
+        topk_softmax, sibling_attention, sibling_attention_packed, commit_kv, commit_step, evaluate_capacity,
+        select_candidate, evaluator_step,
+    )  # fmt: skip
 
 
 def references() -> Ops:
     """Plain PyTorch on any device: `backend="reference"`."""
     return Ops(
-        topk_softmax_ref,
-        sibling_attention_ref,
-        sibling_attention_packed_ref,
-        commit_kv_ref,
-        commit_step_ref,
-        evaluate_capacity_ref,
-        select_candidate_ref,
-        evaluator_step_ref,
-        native=False,
-    )
+        topk_softmax_ref, sibling_attention_ref, sibling_attention_packed_ref, commit_kv_ref, commit_step_ref,
+        evaluate_capacity_ref, select_candidate_ref, evaluator_step_ref, native=False,
+    )  # fmt: skip
 
 
 def missing_extension() -> str:

@@ -58,22 +58,34 @@ struct Rows {
 class LinearInput {
  public:
   LinearInput(const Rows& x, Dtype type) : rows_(x.count), stride_(x.stride), type_(type), data_(x.data.data()) {
-    if (!linear_kernel().round || type != kBFloat16) return;
-    rounded_.resize(rows_ * stride_);
-    linear_kernel().round(x.data.data(), rows_ * stride_, rounded_.data());
-    data_ = rounded_.data();
+    if (!linear_kernel().prepare || type != kBFloat16) return;
+    item_ = sizeof(uint16_t);
+    prepared_.resize(rows_ * stride_);
+    for_each_part((rows_ + kRowBlock - 1) / kRowBlock, kRowBlock * stride_ / 10, [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * kRowBlock, count = std::min(end * kRowBlock, rows_) - first;
+      linear_kernel().prepare(x.data.data() + first * stride_, count, stride_, prepared_.data() + first * stride_);
+    });
+    data_ = prepared_.data();
   }
-  int64_t rows() const { return rows_; }
-  // part[m * kLinearTile + o], the outputs o < count of weight rows from `weight` on.
-  void multiply(const void* weight, int64_t size, int64_t count, float* part) const {
-    linear_kernel().multiply(data_, rows_, stride_, weight, type_, size, count, part);
+  // Calls f(first, count) for rows that stay in the cache while weights stream past, one such block after another.
+  template <class F>
+  void for_each_block(const F& f) const {
+    const int64_t fit = kKeptBytes / (stride_ * item_) / kRowBlock * kRowBlock, most = std::max(fit, kRowBlock);
+    for (int64_t first = 0; first < rows_; first += most) f(first, std::min(most, rows_ - first));
+  }
+  // part[m * kLinearTile + o] of rows first to first + rows, the outputs o < count of weight rows from `weight` on.
+  void multiply(int64_t first, int64_t rows, const void* weight, int64_t size, int64_t count, float* part) const {
+    const char* from = static_cast<const char*>(data_) + first * stride_ * item_;
+    linear_kernel().multiply(from, rows, stride_, weight, type_, size, count, part);
   }
 
  private:
-  int64_t rows_, stride_;
+  static constexpr int64_t kRowBlock = 48;        // a multiple of what any kernel takes at once
+  static constexpr int64_t kKeptBytes = 1 << 20;  // half of a second-level cache
+  int64_t rows_, stride_, item_ = sizeof(float);
   Dtype type_;
   const void* data_;
-  Aligned<uint16_t> rounded_;
+  Aligned<uint16_t> prepared_;
 };
 
 // A vector as floats.

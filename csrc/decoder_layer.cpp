@@ -1,5 +1,5 @@
-// decoder_layer on the CPU: one pre-norm transformer layer (RMSNorm, rotary attention, gated SiLU MLP) of a decoding
-// step in one call. Formula and arguments: caw/ops_ref/decoder_layer_ref.py.
+// decoder_layer and prefill_layer on the CPU: one pre-norm transformer layer (RMSNorm, rotary attention, gated SiLU MLP) of
+// a decoding step, or of prompts, in one call. Formula and arguments: caw/ops_ref/decoder_layer_ref.py.
 //
 // With a few rows a step, nearly all the time goes into reading the weights; launching 60 small operators a layer from
 // Python costs as much again (8 ms a step on a 30-layer model). Sums and activations are float32 whatever the
@@ -77,14 +77,21 @@ class Input {
     digits_.emplace(x.count, x.size, m.packed.fast);
     fill(x.data.data(), x.stride, *digits_);
   }
-  int64_t rows() const { return rows_; }
-  // Floats of a tile's results, with room for `multiply` to work in.
-  size_t room() const { return size_t(rows_ * (kLinearTile + kTileOutputs)); }
-  void multiply(const Matrix& m, int64_t first, int64_t count, float* part) const {
+  // As LinearInput's; packed weights are unpacked once for all rows.
+  template <class F>
+  void for_each_block(const F& f) const {
     if (digits_)
-      multiply_outputs(*digits_, m.packed, first, count, part + rows_ * kLinearTile, part, kLinearTile);
+      f(int64_t(0), rows_);
     else
-      plain_->multiply(offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
+      plain_->for_each_block(f);
+  }
+  // Floats of a tile's results, with room for `multiply` to work in.
+  static size_t room(int64_t rows) { return size_t(rows * (kLinearTile + kTileOutputs)); }
+  void multiply(int64_t first_row, int64_t rows, const Matrix& m, int64_t first, int64_t count, float* part) const {
+    if (digits_)
+      multiply_outputs(*digits_, m.packed, first, count, part + rows * kLinearTile, part, kLinearTile);
+    else
+      plain_->multiply(first_row, rows, offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
   }
 
  private:
@@ -93,13 +100,15 @@ class Input {
   std::optional<Activations> digits_;
 };
 
-// part[row * kLinearTile + o] = the outputs of one tile; returns how many there are.
-int64_t multiply_tile(const Input& x, const Matrix& m, int64_t tile, float* part) {
+// part[m * kLinearTile + o] = the outputs of one tile for rows first to first + rows; returns how many there are.
+int64_t multiply_tile(
+    const Input& x, int64_t first_row, int64_t rows, const Matrix& m, int64_t tile, std::vector<float>& part) {
   const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
-  x.multiply(m, first, count, part);
+  part.resize(Input::room(rows));
+  x.multiply(first_row, rows, m, first, count, part.data());
   if (!m.bias.empty())
-    for (int64_t r = 0; r < x.rows(); ++r)
-      for (int64_t o = 0; o < count; ++o) part[r * kLinearTile + o] += m.bias[size_t(first + o)];
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t o = 0; o < count; ++o) part[size_t(r * kLinearTile + o)] += m.bias[size_t(first + o)];
   return count;
 }
 
@@ -109,18 +118,20 @@ void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const s
   int64_t tiles = 0;
   for (const Matrix* m : matrices) tiles += m->tiles();
   for_each_part(tiles, tile_cost(*matrices[0], x.count), [&](int64_t begin, int64_t end) {
-    std::vector<float> part(input.room());
-    for (int64_t i = begin; i < end; ++i) {
-      size_t which = 0;
-      int64_t tile = i;
-      while (tile >= matrices[which]->tiles()) tile -= matrices[which++]->tiles();
-      const int64_t count = multiply_tile(input, *matrices[which], tile, part.data());
-      for (int64_t r = 0; r < x.count; ++r) {
-        float* target = out[which]->row(r) + tile * kLinearTile;
-        for (int64_t o = 0; o < count; ++o)
-          target[o] = (add_to_out ? target[o] : 0.0f) + part[size_t(r * kLinearTile + o)];
+    std::vector<float> part;
+    input.for_each_block([&](int64_t above, int64_t rows) {
+      for (int64_t i = begin; i < end; ++i) {
+        size_t which = 0;
+        int64_t tile = i;
+        while (tile >= matrices[which]->tiles()) tile -= matrices[which++]->tiles();
+        const int64_t count = multiply_tile(input, above, rows, *matrices[which], tile, part);
+        for (int64_t r = 0; r < rows; ++r) {
+          float* target = out[which]->row(above + r) + tile * kLinearTile;
+          for (int64_t o = 0; o < count; ++o)
+            target[o] = (add_to_out ? target[o] : 0.0f) + part[size_t(r * kLinearTile + o)];
+        }
       }
-    }
+    });
   });
 }
 
@@ -128,21 +139,25 @@ void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const s
 void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
   const Input input(x, gate);
   for_each_part(gate.tiles(), 2 * tile_cost(gate, x.count), [&](int64_t begin, int64_t end) {
-    std::vector<float> g(input.room()), u(g);
+    std::vector<float> g, u;
     float exponent[kLinearTile], power[kLinearTile];
-    for (int64_t tile = begin; tile < end; ++tile) {
-      const int64_t count = multiply_tile(input, gate, tile, g.data());
-      multiply_tile(input, up, tile, u.data());
-      for (int64_t r = 0; r < x.count; ++r) {
-        const float *a = g.data() + r * kLinearTile, *b = u.data() + r * kLinearTile;
-        for (int64_t o = 0; o < count; ++o) exponent[o] = -a[o] > kLargestExponent ? kLargestExponent : -a[o];
-        kernels().exp_shifted(exponent, 0.0f, count, power);
-        float* target = out.row(r) + tile * kLinearTile;
-        for (int64_t o = 0; o < count; ++o) target[o] = a[o] / (1.0f + power[o]) * b[o];
+    input.for_each_block([&](int64_t above, int64_t rows) {
+      for (int64_t tile = begin; tile < end; ++tile) {
+        const int64_t count = multiply_tile(input, above, rows, gate, tile, g);
+        multiply_tile(input, above, rows, up, tile, u);
+        for (int64_t r = 0; r < rows; ++r) {
+          const float *a = g.data() + r * kLinearTile, *b = u.data() + r * kLinearTile;
+          for (int64_t o = 0; o < count; ++o) exponent[o] = -a[o] > kLargestExponent ? kLargestExponent : -a[o];
+          kernels().exp_shifted(exponent, 0.0f, count, power);
+          float* target = out.row(above + r) + tile * kLinearTile;
+          for (int64_t o = 0; o < count; ++o) target[o] = a[o] / (1.0f + power[o]) * b[o];
+        }
       }
-    }
+    });
   });
 }
+
+constexpr int64_t kRowCost = 2;  // nanoseconds for a number of a row that is normalised, rotated or converted
 
 // x * rsqrt(mean(x^2) + eps) * weight
 void normalise(const float* x, const std::vector<float>& weight, double eps, float* out) {
@@ -168,27 +183,51 @@ struct Shape {
   int64_t batch, rows, width, heads, kv_heads, dim;
   Dtype type;
   ScalarType scalar;
-  std::vector<int64_t> sequence, slot;  // [rows]: whose candidate it is, and its place in scratch
+  std::vector<int64_t> sequence, slot;  // [rows]: whose candidate or token it is; its place in scratch or its position
 };
+
+// f(r) for every row, of `size` numbers each.
+template <class F>
+void for_each_row(int64_t rows, int64_t size, const F& f) {
+  for_each_part(rows, kRowCost * size, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) f(r);
+  });
+}
 
 // [rows, heads * D] -> tensor [rows, heads, 1, D] of the weights' type
 Tensor by_head(const Rows& x, const Shape& at, int64_t heads) {
   Tensor out = make({at.rows, heads, 1, at.dim}, at.scalar);
-  for (int64_t r = 0; r < at.rows; ++r)
-    narrow_row(x.row(r), heads * at.dim, at.type, out.mutable_data_ptr(), r * heads * at.dim);
+  void* base = out.mutable_data_ptr();
+  for_each_row(at.rows, heads * at.dim,
+      [&](int64_t r) { narrow_row(x.row(r), heads * at.dim, at.type, base, r * heads * at.dim); });
   return out;
 }
 
-// Candidates' keys or values [rows, HK, 1, D] into scratch[sequence, slot], scratch [B', slots, HK, D].
-void keep(const Tensor& own, const Tensor& scratch, const Shape& at) {
+// Keys or values [rows, HK, 1, D] to places in a cache or scratch, `place(r)` elements from its beginning, heads `head`
+// elements apart.
+template <class F>
+void keep(const Tensor& own, const Tensor& kept, int64_t head, const Shape& at, const F& place) {
   const size_t bytes = size_t(element_size(at.type));
-  char* to = static_cast<char*>(scratch.mutable_data_ptr());
+  char* to = static_cast<char*>(kept.mutable_data_ptr());
   const char* from = static_cast<const char*>(own.const_data_ptr());
-  const int64_t outer = scratch.stride(0), inner = scratch.stride(1), head = scratch.stride(2);
   for (int64_t r = 0; r < at.rows; ++r)
     for (int64_t h = 0; h < at.kv_heads; ++h)
-      std::memcpy(to + size_t(at.sequence[size_t(r)] * outer + at.slot[size_t(r)] * inner + h * head) * bytes,
-          from + size_t((r * at.kv_heads + h) * at.dim) * bytes, size_t(at.dim) * bytes);
+      std::memcpy(to + size_t(place(r) + h * head) * bytes, from + size_t((r * at.kv_heads + h) * at.dim) * bytes,
+          size_t(at.dim) * bytes);
+}
+
+// Candidates' keys or values into scratch[sequence, slot], scratch [B', slots, HK, D].
+void keep_candidates(const Tensor& own, const Tensor& scratch, const Shape& at) {
+  keep(own, scratch, scratch.stride(2), at, [&](int64_t r) {
+    return at.sequence[size_t(r)] * scratch.stride(0) + at.slot[size_t(r)] * scratch.stride(1);
+  });
+}
+
+// Prompts' keys or values into cache[sequence, :, slot], cache [B, HK, S, D].
+void keep_tokens(const Tensor& own, const Tensor& cache, const Shape& at) {
+  keep(own, cache, cache.stride(1), at, [&](int64_t r) {
+    return at.sequence[size_t(r)] * cache.stride(0) + at.slot[size_t(r)] * cache.stride(2);
+  });
 }
 
 void check_scratch(const char* name, const Tensor& t, const Shape& at) {
@@ -255,32 +294,27 @@ Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Te
 // Norms of each head (if any) and rotation of [rows, heads * D] in place.
 void turn(Rows& x, int64_t heads, const Shape& at, const std::vector<float>& norm, double eps, const Tensor& cos,
     const Tensor& sin) {
-  std::vector<float> c(static_cast<size_t>(at.dim)), s(c);
   const int64_t candidates = cos.size(1);
-  for (int64_t r = 0; r < at.rows; ++r) {
+  const void *cos_base = cos.const_data_ptr(), *sin_base = sin.const_data_ptr();
+  for_each_row(at.rows, heads * at.dim, [&](int64_t r) {
+    std::vector<float> c(static_cast<size_t>(at.dim)), s(c);
+    const int64_t b = r / candidates, q = r % candidates;
     for (int64_t d = 0; d < at.dim; ++d) {
-      const int64_t b = r / candidates, q = r % candidates;
-      c[size_t(d)] = read(cos.const_data_ptr(), b * cos.stride(0) + q * cos.stride(1) + d * cos.stride(2), at.type);
-      s[size_t(d)] = read(sin.const_data_ptr(), b * sin.stride(0) + q * sin.stride(1) + d * sin.stride(2), at.type);
+      c[size_t(d)] = read(cos_base, b * cos.stride(0) + q * cos.stride(1) + d * cos.stride(2), at.type);
+      s[size_t(d)] = read(sin_base, b * sin.stride(0) + q * sin.stride(1) + d * sin.stride(2), at.type);
     }
     for (int64_t h = 0; h < heads; ++h) {
       float* head = x.row(r) + h * at.dim;
       if (!norm.empty()) normalise(head, norm, eps, head);
       rotate(head, c.data(), s.data(), at.dim);
     }
-  }
+  });
 }
 
-}  // namespace
-
-Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
-    const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
-    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
-    std::optional<int64_t> window, const std::optional<Tensor>& rows) {
-  Shape at = check(hidden, cos, sin, k_cache, weights);
-  place(at, hidden, slot, rows);
-  check_scratch("k_scratch", k_scratch, at);
-  check_scratch("v_scratch", v_scratch, at);
+// The layer around its attention: mix(queries [rows, H, 1, D], keys, values [rows, HK, 1, D]) -> shaped as the queries.
+template <class F>
+Tensor run(const Shape& at, const Tensor& hidden, const Tensor& cos, const Tensor& sin, const std::vector<Tensor>& weights,
+    const std::vector<std::optional<Tensor>>& biases, double eps, const F& mix) {
   require(biases.size() == 7, "biases must be 7, of q, k, v, o, gate, up and down, got " + std::to_string(biases.size()));
   const int64_t inner = at.heads * at.dim, kv = at.kv_heads * at.dim, wide = outputs_of("weights[6]", weights[kGate]);
   const auto get = [&](const char* name, int64_t i, size_t bias, int64_t outputs, int64_t size) {
@@ -295,32 +329,80 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   if (weights.size() == 11) q_norm = widen(weights[kQNorm], at.type), k_norm = widen(weights[kKNorm], at.type);
 
   const Tensor input = dense(hidden);
-  Rows residual(at.rows, at.width), normed(at.rows, at.width);
-  for (int64_t r = 0; r < at.rows; ++r) {
-    widen_row(input.const_data_ptr(), r * at.width, at.width, at.type, residual.row(r));
+  const void* input_base = input.const_data_ptr();
+  Rows residual(at.rows, at.width), normed(at.rows, at.width), queries(at.rows, inner);
+  for_each_row(at.rows, at.width, [&](int64_t r) {
+    widen_row(input_base, r * at.width, at.width, at.type, residual.row(r));
     normalise(residual.row(r), norm1, eps, normed.row(r));
+  });
+  {
+    Rows keys(at.rows, kv), values(at.rows, kv);
+    multiply(normed, {&q, &k, &v}, {&queries, &keys, &values}, false);
+    turn(queries, at.heads, at, q_norm, eps, cos, sin);
+    turn(keys, at.kv_heads, at, k_norm, eps, cos, sin);
+    const Tensor mixed =
+        mix(by_head(queries, at, at.heads), by_head(keys, at, at.kv_heads), by_head(values, at, at.kv_heads));
+    const void* mixed_base = mixed.const_data_ptr();
+    for_each_row(at.rows, inner, [&](int64_t r) { widen_row(mixed_base, r * inner, inner, at.type, queries.row(r)); });
   }
-  Rows queries(at.rows, inner), keys(at.rows, kv), values(at.rows, kv);
-  multiply(normed, {&q, &k, &v}, {&queries, &keys, &values}, false);
-  turn(queries, at.heads, at, q_norm, eps, cos, sin);
-  turn(keys, at.kv_heads, at, k_norm, eps, cos, sin);
-  const Tensor own_k = by_head(keys, at, at.kv_heads), own_v = by_head(values, at, at.kv_heads);
-  keep(own_k, k_scratch, at);
-  keep(own_v, v_scratch, at);
-  const Tensor mixed = attend(by_head(queries, at, at.heads), k_cache, v_cache, own_k, own_v, lengths, &at.sequence, scale,
-      window, std::nullopt, std::nullopt);
-  for (int64_t r = 0; r < at.rows; ++r)
-    widen_row(mixed.const_data_ptr(), r * inner, inner, at.type, queries.row(r));
   multiply(queries, {&o}, {&residual}, true);
 
-  for (int64_t r = 0; r < at.rows; ++r) normalise(residual.row(r), norm2, eps, normed.row(r));
+  for_each_row(at.rows, at.width, [&](int64_t r) { normalise(residual.row(r), norm2, eps, normed.row(r)); });
   Rows active(at.rows, wide);
   gated(normed, gate, up, active);
   multiply(active, {&down}, {&residual}, true);
   Tensor out = make({hidden.size(0), hidden.size(1), at.width}, at.scalar);
-  for (int64_t r = 0; r < at.rows; ++r)
-    narrow_row(residual.row(r), at.width, at.type, out.mutable_data_ptr(), r * at.width);
+  void* out_base = out.mutable_data_ptr();
+  for_each_row(at.rows, at.width,
+      [&](int64_t r) { narrow_row(residual.row(r), at.width, at.type, out_base, r * at.width); });
   return out;
+}
+
+}  // namespace
+
+Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
+    const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
+    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
+    std::optional<int64_t> window, const std::optional<Tensor>& rows) {
+  Shape at = check(hidden, cos, sin, k_cache, weights);
+  place(at, hidden, slot, rows);
+  check_scratch("k_scratch", k_scratch, at);
+  check_scratch("v_scratch", v_scratch, at);
+  return run(at, hidden, cos, sin, weights, biases, eps, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    keep_candidates(k, k_scratch, at);
+    keep_candidates(v, v_scratch, at);
+    return attend(
+        q, k_cache, v_cache, k, v, lengths, &at.sequence, false, scale, window, std::nullopt, std::nullopt);
+  });
+}
+
+// Row n is the token at positions[n] of the prompt in row rows[n] of the cache, which holds all tokens before it or gets
+// them in this call.
+Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
+    const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
+    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window) {
+  Shape at = check(hidden, cos, sin, k_cache, weights);
+  at.sequence = integers("rows", rows);
+  at.slot = integers("positions", positions);
+  require(at.rows == int64_t(at.sequence.size()) && at.rows == int64_t(at.slot.size()),
+      "rows and positions must have an entry for each of hidden's " + std::to_string(at.rows) + " rows, got " +
+          shape_of(rows) + " and " + shape_of(positions));
+  for (const Tensor* t : {&k_cache, &v_cache})
+    require(t->dim() == 4 && t->size(0) == at.batch && t->size(1) == at.kv_heads && t->size(2) == k_cache.size(2) &&
+            t->size(3) == at.dim && t->scalar_type() == at.scalar && t->stride(3) == 1,
+        "k_cache and v_cache must have one shape [B, HK, S, D] and hidden's dtype and be dense in their last dimension");
+  for (size_t r = 0; r < at.sequence.size(); ++r) {
+    require(at.sequence[r] >= 0 && at.sequence[r] < at.batch, "rows must be in [0, B), got " +
+        std::to_string(at.sequence[r]));
+    require(at.slot[r] >= 0 && at.slot[r] < k_cache.size(2), "positions must be in [0, S), got " +
+        std::to_string(at.slot[r]));
+  }
+  return run(at, hidden, cos, sin, weights, biases, eps, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
+    keep_tokens(k, k_cache, at);
+    keep_tokens(v, v_cache, at);
+    return attend(
+        q, k_cache, v_cache, k, v, positions, &at.sequence, true, scale, window, std::nullopt, std::nullopt);
+  });
 }
 
 }  // namespace caw

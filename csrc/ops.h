@@ -18,9 +18,13 @@ Tensor sibling_attention_packed(const Tensor& q, const Tensor& k_cache, const Te
     const Tensor& v_own, const Tensor& lengths, const Tensor& rows, double scale, std::optional<int64_t> window,
     std::optional<double> softcap, const std::optional<Tensor>& sinks);
 
-// Both of them: rows is null for a rectangle.
+Tensor prefix_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own,
+    const Tensor& v_own, const Tensor& lengths, const Tensor& rows, double scale, std::optional<int64_t> window,
+    std::optional<double> softcap, const std::optional<Tensor>& sinks);
+
+// All of them: rows is null for a rectangle; each: lengths are those of the rows.
 Tensor attend(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own, const Tensor& v_own,
-    const Tensor& lengths, const std::vector<int64_t>* rows, double scale, std::optional<int64_t> window,
+    const Tensor& lengths, const std::vector<int64_t>* rows, bool each, double scale, std::optional<int64_t> window,
     std::optional<double> softcap, const std::optional<Tensor>& sinks);
 
 void commit_kv(
@@ -79,5 +83,9 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
     const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
     std::optional<int64_t> window, const std::optional<Tensor>& rows);
+
+Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
+    const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
+    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window);
 
 }  // namespace caw

@@ -7,6 +7,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("topk_softmax", TORCH_BOX(&caw::topk_softmax));
   m.impl("sibling_attention", TORCH_BOX(&caw::sibling_attention));
   m.impl("sibling_attention_packed", TORCH_BOX(&caw::sibling_attention_packed));
+  m.impl("prefix_attention", TORCH_BOX(&caw::prefix_attention));
   m.impl("commit_kv", TORCH_BOX(&caw::commit_kv));
   m.impl("evaluate_capacity", TORCH_BOX(&caw::evaluate_capacity));
   m.impl("select_candidate", TORCH_BOX(&caw::select_candidate));
@@ -26,4 +27,5 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("unpack_rows", TORCH_BOX(&caw::unpack_rows));
   m.impl("quantised_linear", TORCH_BOX(&caw::quantised_linear));
   m.impl("decoder_layer", TORCH_BOX(&caw::decoder_layer));
+  m.impl("prefill_layer", TORCH_BOX(&caw::prefill_layer));
 }

@@ -21,6 +21,7 @@ SETS = {
     "generic": ("default", "SSE41", "COMPATIBLE", "Zen", "generic"),
     "avx2": ("avx2", "AVX2", "AVX2", "Haswell", "avx2"),
     "avx512": ("avx512", "AVX512_CORE", "AVX512", "SkylakeX", "avx512"),  # without products of bfloat16
+    "avx512bf16": ("avx512", "AVX512_CORE_BF16", "AVX512", "SkylakeX", "avx512bf16"),  # without tiles
 }
 MANY = ("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial")
 PHASES = (
@@ -34,7 +35,10 @@ PHASES = (
 @pytest.mark.parametrize("name", SETS)
 def test_fast_tests_with_the_instructions_of(name: str) -> None:
     has = torch.backends.cpu.get_cpu_capability().lower()
-    if has not in {"generic": (has,), "avx2": ("avx2", "avx512"), "avx512": ("avx512",)}[name]:
+    if (
+        has
+        not in {"generic": (has,), "avx2": ("avx2", "avx512"), "avx512": ("avx512",), "avx512bf16": ("avx512",)}[name]
+    ):
         pytest.skip(f"needs a processor with {name}, this one has {has}")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment |= dict(zip(NAMES, SETS[name], strict=True))

@@ -37,6 +37,11 @@ def packed_inputs() -> list[Any]:
     return [q[own][:, :, None], k_cache, v_cache, k_own[own][:, :, None], v_own[own][:, :, None], lengths, rows]
 
 
+def prefix_inputs() -> list[Any]:
+    *given, _, rows = packed_inputs()
+    return [*given, torch.tensor([S, 0, 3]), rows]
+
+
 def paged_inputs() -> list[Any]:
     q, _, _, k_own, v_own, lengths, scale = attention_inputs()
     pages = torch.randn(2, 6, HK, 4, D)
@@ -72,6 +77,12 @@ def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
 
 def packed_weights() -> torch.Tensor:
     return ops.pack_blocks(torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6)
+
+
+def prefill_inputs(head_norms: bool) -> list[Any]:
+    hidden, cos, sin, k_cache, v_cache, *_, given, biases, eps, scale = layer_inputs(head_norms)
+    rows, positions = torch.tensor([2, 2, 0, 0, 1, 1]), torch.tensor([0, 1, 3, 4, 2, 3])
+    return [hidden, cos, sin, k_cache, v_cache, rows, positions, given, biases, eps, scale]
 
 
 def record_inputs() -> list[torch.Tensor]:
@@ -127,6 +138,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "sibling_attention_packed": lambda: [
         [*packed_inputs(), 0.3], [*packed_inputs(), 0.3, 3, 2.0, torch.randn(H)],
     ],
+    "prefix_attention": lambda: [[*prefix_inputs(), 0.3], [*prefix_inputs(), 0.3, 3, 2.0, torch.randn(H)]],
     "sibling_attention_paged": lambda: [paged_inputs(), [*paged_inputs(), 3, 2.0, torch.randn(H)]],
     "commit_kv": lambda: [commit_inputs()],
     "commit_step": lambda: [step_inputs()],
@@ -171,6 +183,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "pack_blocks": lambda: [[torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, fast] for fast in (False, True)],
     "unpack_rows": lambda: [[packed_weights(), torch.tensor([0, V - 1, 3]), 64]],
     "quantised_linear": lambda: [[torch.randn(2, 64), packed_weights(), V, bias] for bias in (None, torch.randn(V))],
+    "prefill_layer": lambda: [prefill_inputs(False), [*prefill_inputs(True), 3]],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
 
@@ -247,7 +260,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (3, "a152e6a31657c229"), every
+    assert (_ext.SCHEMAS, found) == (4, "e83c6e9e505435da"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

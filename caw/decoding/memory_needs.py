@@ -36,10 +36,12 @@ def decoding_needs(
     copies: int,
     history: int,
     limit: int | None = None,
+    compiled: bool = False,
 ) -> Needs:
     """Memory of decoding with caches of `capacity` tokens, `slots` candidates and `copies` of each prefix.
 
     limit: length from which the rotary embedding changes, so that prompts are read whole (`Plan.limit`).
+    compiled: whether prompts are attended to by `prefix_attention`, which writes no scores down.
     """
     config, vocab_size, size = facts.config, facts.vocab_size, facts.dtype.itemsize
     heads = config.num_attention_heads
@@ -54,7 +56,9 @@ def decoding_needs(
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     activations = tokens * size * (6 * config.hidden_size + 3 * inner)
     places = max(tokens, MAX_TOKENS // CHUNK * capacity if capacity > CHUNK else 0)  # rows times positions of a prefill
-    if by_scores(config, capacity):  # keys and values in float32 for each query head; scores, three more made of them
+    if (
+        by_scores(config, capacity) and not compiled
+    ):  # keys and values in float32 for each query head; scores, three more made of them
         activations += places * heads * FLOAT * (2 * dim + 4 * EAGER_BLOCK)
     # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
     kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)

@@ -8,7 +8,7 @@ from caw import _ext, ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
 from caw.decoding.capturable import capturable, will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
-from caw.decoding.forward.prefill_attention import check_prefill_attention
+from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.plan_defaults import cache_places, candidate_slots, history_needed, marks_eos
 from caw.decoding.prompt_cache import PromptCache, positions_back
@@ -116,7 +116,8 @@ def make_plan(
     capacity = cache_places(capacity, facts.device, settings.compile)
     spare = None
     if not inside_generate:
-        needs = decoding_needs(facts, capacity, slots, copies, reach, limit)
+        compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)
+        needs = decoding_needs(facts, capacity, slots, copies, reach, limit, compiled)
         batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
     warper = processors or make_warper(limits)
     return Plan(

@@ -44,9 +44,10 @@ class PromptCache:
             decoding. Once full it keeps what it has: prompts that come round in one order would push each other out.
 
     A prompt is found again by all of its token ids. It was read in the call that came first, with that call's
-    `prefill_attention` and backend, and beside other prompts, which may round differently: in float32 no text
-    changes, in bfloat16 a near tie may. Prompts whose logits are not finite are not kept, and none is while texts
-    may reach the length from which the model's rotary embedding changes ("longrope", "dynamic").
+    `prefill_attention` and backend, and beside other prompts, which changes nothing on a CPU with the compiled
+    extension; elsewhere it may round differently: in float32 no text changes, in bfloat16 a near tie may. Prompts
+    whose logits are not finite are not kept, and none is while texts may reach the length from which the model's
+    rotary embedding changes ("longrope", "dynamic").
 
     It belongs to the model that it was first used with, in that state. Other weights are noticed; adapters that are
     switched, hooks and settings of the model are not: make a new one then. One thread at a time.

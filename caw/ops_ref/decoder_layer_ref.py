@@ -10,7 +10,7 @@ The layer of Llama, Mistral and Qwen2; Qwen3 also normalises every head's querie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.functional import linear, rms_norm, silu
@@ -54,8 +54,32 @@ def decoder_layer_ref(
     Returns:
         Shaped as hidden, in its dtype. Everything has one dtype; sums are float32.
     """
+    batch, candidates, _ = hidden.shape
+
+    def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if rows is None:
+            k_scratch[:batch, slot : slot + candidates] = k.transpose(1, 2)
+            v_scratch[:batch, slot : slot + candidates] = v.transpose(1, 2)
+            return sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window)
+        places = slot + torch.arange(batch) - torch.searchsorted(rows, rows)
+        k_scratch[rows, places], v_scratch[rows, places] = k[:, :, 0], v[:, :, 0]
+        return sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window)
+
+    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps)
+
+
+def layer_around(
+    mix: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    dim: int,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+) -> torch.Tensor:
+    """The layer with the attention `mix`: of queries [B, H, C, D], keys and values [B, HK, C, D], shaped as queries."""
     batch, candidates, width = hidden.shape
-    heads, dim = k_cache.shape[1], k_cache.shape[3]
     norm1, wq, wk, wv, wo, norm2, wg, wu, wd = weights[:9]
 
     def split(x: torch.Tensor, norm: torch.Tensor | None = None) -> torch.Tensor:
@@ -69,16 +93,7 @@ def decoder_layer_ref(
     x = rms_norm(hidden, (width,), norm1, eps)
     q = rotate(split(linear(x, wq, biases[0]), weights[9] if len(weights) > 9 else None))
     k = rotate(split(linear(x, wk, biases[1]), weights[10] if len(weights) > 9 else None))
-    v = split(linear(x, wv, biases[2]))
-    assert k.shape[1] == heads
-    if rows is None:
-        k_scratch[:batch, slot : slot + candidates] = k.transpose(1, 2)
-        v_scratch[:batch, slot : slot + candidates] = v.transpose(1, 2)
-        mixed = sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window)
-    else:
-        places = slot + torch.arange(batch) - torch.searchsorted(rows, rows)
-        k_scratch[rows, places], v_scratch[rows, places] = k[:, :, 0], v[:, :, 0]
-        mixed = sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window)
+    mixed = mix(q, k, split(linear(x, wv, biases[2])))
     hidden = hidden + linear(mixed.transpose(1, 2).reshape(batch, candidates, -1), wo, biases[3])
     x = rms_norm(hidden, (width,), norm2, eps)
     return hidden + linear(silu(linear(x, wg, biases[4])) * linear(x, wu, biases[5]), wd, biases[6])

@@ -45,6 +45,8 @@ static inline void in_strips(const void* weight, int64_t count, int64_t bytes, i
   }
 }
 
+constexpr int64_t kMany = 24;  // rows from which on the arithmetic, not the reading, takes the time
+
 constexpr int64_t kLinearTile = 32;  // outputs per call: their weights stay in the first-level cache between row blocks
 
 // Memory on a cache line's boundary, contents undefined: a vector load across two lines costs as much as two.
@@ -66,8 +68,9 @@ class Aligned {
 };
 
 struct LinearKernel {
-  // Makes what `multiply` reads as x beside bfloat16 weights of `count` floats, a multiple of 32; null = reads floats.
-  void (*round)(const float* x, int64_t count, uint16_t* to);
+  // Makes what `multiply` reads as x beside bfloat16 weights of floats [rows, padded]; null = reads floats. Sixteen rows
+  // take the same place in it, and what is made of them does not depend on the others.
+  void (*prepare)(const float* x, int64_t rows, int64_t padded, uint16_t* to);
 
   // out[m * kLinearTile + o] = sum_k x[m, k] weight[o, k] for the outputs o < count <= kLinearTile.
   // x is [rows, padded] with zeros beyond `size`, padded a multiple of 32; weight rows are `size` elements apart.
@@ -75,7 +78,9 @@ struct LinearKernel {
       int64_t count, float* out);
 };
 
-extern const LinearKernel kLinearGeneric, kLinearAvx2, kLinearAvx512, kLinearAvx512Bf16;
+extern const LinearKernel kLinearGeneric, kLinearAvx2, kLinearAvx512, kLinearAvx512Bf16, kLinearAmx;
+
+bool has_amx();
 
 // The one that goes with kernels().
 LinearKernel linear_kernel();

@@ -16,9 +16,30 @@ namespace caw {
 namespace {
 #include "simd.inc"
 
+#include "linear_many.inc"
+
 constexpr int64_t kPairLanes = 32;
 
 CAW_INLINE __m512bh pairs(const uint16_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
+
+// For linear_many.inc.
+struct Dots {
+  using Input = uint16_t;
+  using X = __m512bh;
+  using Weight = __m512bh;
+  static constexpr int64_t kStep = kPairLanes;
+  CAW_INLINE __m512bh input(const uint16_t* x) { return pairs(x); }
+  CAW_INLINE const uint16_t* address(const void* weight, int64_t index) {
+    return static_cast<const uint16_t*>(weight) + index;
+  }
+  CAW_INLINE __m512bh weight(const void* weight, int64_t index) { return pairs(address(weight, index)); }
+  CAW_INLINE __m512bh tail(const void* weight, int64_t index, int64_t left) {
+    alignas(64) uint16_t last[kPairLanes] = {};
+    std::memcpy(last, address(weight, index), size_t(left) * sizeof(uint16_t));
+    return pairs(last);
+  }
+  CAW_INLINE vf add(__m512bh w, __m512bh x, vf sum) { return _mm512_dpbf16_ps(sum, w, x); }
+};
 
 template <bool kAlone, int M, int R>
 static inline void dot_block(
@@ -82,8 +103,8 @@ static void dot_pass(const uint16_t* x, int64_t rows, int64_t stride, const uint
   }
 }
 
-static void round_rows(const float* x, int64_t count, uint16_t* to) {
-  for (int64_t k = 0; k < count; k += W) _mm256_storeu_si256((__m256i*)(to + k), (__m256i)_mm512_cvtneps_pbh(load(x + k)));
+static void round_rows(const float* x, int64_t rows, int64_t padded, uint16_t* to) {
+  for (int64_t k = 0; k < rows * padded; k += W) _mm256_storeu_si256((__m256i*)(to + k), (__m256i)_mm512_cvtneps_pbh(load(x + k)));
 }
 
 static void linear(const void* x, int64_t rows, int64_t padded, const void* weight, int dtype, int64_t size,
@@ -93,10 +114,12 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
   const uint16_t *input = static_cast<const uint16_t*>(x), *weights = static_cast<const uint16_t*>(weight);
   const int64_t most = padded * 8 * kItem > kFirstLevel ? 4 : 8;
   if (rows <= most) return dot_pass<true>(input, rows, padded, weights, size, count, {nullptr, 0, 0}, out);
-  in_strips(weight, count, size * kItem, kPairLanes * kItem, rows, most,
+  int64_t done = 0;
+  if (rows >= kMany) done = linear_many<Dots>(input, rows, padded, weights, size, count, out);
+  in_strips(weights + done * size, count - done, size * kItem, kPairLanes * kItem, rows, most,
       [&](int64_t m, int64_t now, int64_t first, int64_t some, Ahead ahead) {
-        dot_pass<false>(input + m * padded, now, padded, weights + first * size, size, some, ahead,
-            out + m * kLinearTile + first);
+        dot_pass<false>(input + m * padded, now, padded, weights + (done + first) * size, size, some, ahead,
+            out + m * kLinearTile + done + first);
       });
 }
 }  // namespace

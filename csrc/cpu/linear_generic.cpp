@@ -17,9 +17,11 @@ extern const LinearKernel kLinearGeneric = {nullptr, linear};
 LinearKernel linear_kernel() {
 #if CAW_X86
   const char* name = kernels().name;
-  // an instruction set that is asked for is taken as its name says, so that tests reach both
-  static const bool dots = __builtin_cpu_supports("avx512bf16") && !std::getenv("CAW_CPU_ISA");
-  if (!std::strcmp(name, "avx512")) return dots ? kLinearAvx512Bf16 : kLinearAvx512;
+  // an instruction set that is asked for is taken as its name says, so that tests reach all of them
+  static const char* const wanted = std::getenv("CAW_CPU_ISA");
+  static const bool dots = __builtin_cpu_supports("avx512bf16") && (!wanted || !std::strcmp(wanted, "avx512bf16"));
+  static const bool tiles = dots && !wanted && has_amx();
+  if (!std::strcmp(name, "avx512")) return tiles ? kLinearAmx : dots ? kLinearAvx512Bf16 : kLinearAvx512;
   if (!std::strcmp(name, "avx2")) return kLinearAvx2;
 #endif
   return kLinearGeneric;

@@ -247,6 +247,34 @@ def quantised() -> Any:
     return ops.quantised_linear(tensor([size(), inputs], torch.float32), weights, outputs, bias)
 
 
+def prefix_attention() -> Any:
+    kv_heads, group = random.choice([1, 2]), random.choice([1, 3])
+    batch, dim, places, rows = size(), size(), size(), size()
+    dtype, cache, own = random.choice(FLOATS), [batch, kv_heads, places, dim], [rows, kv_heads, 1, dim]
+    return ops.prefix_attention(
+        tensor([rows, kv_heads * group, 1, dim], dtype), tensor(cache, dtype), tensor(cache, dtype), tensor(own, dtype),
+        tensor(own, dtype), tensor([rows], torch.int64, places + 1), tensor([rows], torch.int64, batch),
+        random.choice(REALS), random.choice([None, 1, 5, 0, 2**40]), random.choice([None, 2.0]),
+    )  # fmt: skip
+
+
+def prefill_layer() -> Any:
+    kv_heads, group = random.choice([1, 2]), random.choice([1, 3])
+    rows, tokens, batch, dim = size(), size(), size(), size()
+    width, wide, places, dtype = size(), size(), size(), random.choice(FLOATS)
+    heads, dim = kv_heads * group, dim // 2 * 2
+    shapes = [[width], [heads * dim, width], [kv_heads * dim, width], [kv_heads * dim, width], [width, heads * dim],
+              [width], [wide, width], [wide, width], [width, wide], *random.choice([[], [[dim]] * 2])]  # fmt: skip
+    cache, several = [batch, kv_heads, places, dim], [rows, tokens]
+    return ops.prefill_layer(
+        tensor([*several, width], dtype), tensor([*several, dim], dtype), tensor([*several, dim], dtype),
+        tensor(cache, dtype), tensor(cache, dtype), tensor([rows * tokens], torch.int64, batch),
+        tensor([rows * tokens], torch.int64, places),
+        [tensor(shape, dtype).contiguous() for shape in shapes], [None] * 7,
+        1e-5, random.choice(REALS), random.choice([None, 1, 5, 0, 2**40]),
+    )  # fmt: skip
+
+
 def layer() -> Any:
     batch, slots, kv_heads, group, dim, width = (
         size(),
@@ -287,6 +315,7 @@ def layer() -> Any:
 CALLS: list[Callable[[], Any]] = [
     topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
     lists, members, words, linear, layer, pack, unpack, quantised,
+    prefix_attention, prefill_layer,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some
 

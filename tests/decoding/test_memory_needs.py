@@ -14,6 +14,7 @@ from decoding.running import make_decoder
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import caw
+from caw import ops
 from caw.decoding.decoder import Decoder
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.request import Request
@@ -69,7 +70,8 @@ def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: i
     policy = caw.CapacityPolicy(Evaluator(FeatureSpec(previous=history), hidden=4).eval(), theta=1.0)
     capacity = max(lengths) + 2
     decoder = make_decoder(model, caw.KGW(key=1), policy, len(prompts), capacity, max_new_tokens=2)
-    needs = decoding_needs(decoder.plan.facts, capacity, 2, 1, history)
+    compiled = not ops.missing_extension()
+    needs = decoding_needs(decoder.plan.facts, capacity, 2, 1, history, compiled=compiled)
     peak = allocated(
         lambda: list(decoder.run([Request(ids, 2, RowSettings(max_new_tokens=2)) for ids in prompts])),
         tmp_path / "trace.json",

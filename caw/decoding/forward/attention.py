@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
-from caw.decoding.forward.prefill_attention import causal_attention
+from caw import ops
+from caw.decoding.forward.prefill_attention import causal_attention, compiled_prefill
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.spread_cache import SpreadCache
 from caw.models.branchable import refusal
 
 NAME = "caw"
+MAX_DIM = 512  # the head dimension that compiled attention takes
 
 
 @dataclass
@@ -59,7 +61,9 @@ def attention(
     assert caw_layout is not None
     cache, layer = caw_layout.cache, caw_layout.cache.layers[module.layer_idx]
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    if caw_layout.lengths is None:
+    if caw_layout.lengths is None and _has_kernel(cache, query):
+        out = _as_steps(query, key, value, layer, scale, sliding_window, softcap, s_aux)
+    elif caw_layout.lengths is None:
         if caw_layout.start:
             before = layer.owner.before(layer.index)
             key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
@@ -75,6 +79,29 @@ def attention(
     layer.attended = True
     # contiguous, as transformers' own functions return it: some models take a view of it
     return out.transpose(1, 2).contiguous(), None
+
+
+def _has_kernel(cache: SiblingCache | SpreadCache, query: torch.Tensor) -> bool:
+    return query.shape[3] <= MAX_DIM and compiled_prefill(cache.prefill_attention, query.device, cache.kernels)
+
+
+def _as_steps(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layer: Any,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention of prompts with the arithmetic of a step, position by position: the same bits however they are cut."""
+    rows, tokens = query.shape[0], query.shape[2]
+    keys, values = layer.owner.store[layer.index]
+    q, k, v = (x.transpose(1, 2).reshape(rows * tokens, -1, 1, x.shape[3]) for x in (query, key, value))
+    places, positions = layer.owner.prefill_places(tokens)
+    out = ops.prefix_attention(q, keys, values, k, v, positions, places, scale, window, softcap, sinks)
+    return out.view(rows, tokens, -1, query.shape[3]).transpose(1, 2)
 
 
 def _check_contract(

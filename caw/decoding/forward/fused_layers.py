@@ -1,7 +1,9 @@
-"""Whole decoder layers of a step in one operator each, on a CPU.
+"""Whole decoder layers in one operator each, on a CPU.
 
 A layer of transformers is some 60 small operators; launching them from Python takes as long as reading the weights of
-a small model does. The layers of four architectures are one formula, `decoder_layer`, and run as one operator.
+a small model does. The layers of four architectures are one formula, `decoder_layer`, and run as one operator; so do
+those of prompts, `prefill_layer`, whose arithmetic is the step's: a token's keys and values are the same bits whether
+it was prompted, alone or among others, in however many pieces, or decoded.
 """
 
 from __future__ import annotations
@@ -25,16 +27,15 @@ PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self
                "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 NORMS = ("input_layernorm", "post_attention_layernorm")
 ACTIVATIONS = ("SiLU", "SiLUActivation")  # torch's and transformers' names of one function
-# beyond these numbers of rows the arithmetic, not the reading, takes the time, and general products win
-MAX_ROWS = {torch.float32: 32, torch.bfloat16: 16}
+DTYPES = (torch.float32, torch.bfloat16)  # of the operators
 
 
 def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
     """(attributes of a layer, what its forward is to be in a decoding step) of every layer that can be fused.
 
-    Prefill runs the layers as they are, and so does every layer whose class is not in LAYERS or some part of which
-    somebody replaced before; and, looked at in every step, one that is training, has a hook or has weights that are
-    not plain tensors of one type.
+    A layer runs as it is if its class is not in LAYERS or somebody replaced some part of it before; and, looked at in
+    every forward, if it is training, has a hook or has weights that are not plain tensors of one type. All do in
+    prefill where `prefill_attention` asks for another attention than "sdpa".
     """
     return [(layer.__dict__, _Forward(layer)) for layer in model.modules() if fusible(layer)]
 
@@ -67,7 +68,7 @@ def _untouched(module: torch.nn.Module) -> bool:
 
 
 class _Forward:
-    """What a layer's forward is in a step: one operator, as long as the layer is what it was found to be."""
+    """What a layer's forward is: one operator, as long as the layer is what it was found to be."""
 
     def __init__(self, layer: Any) -> None:
         attention = layer.self_attn
@@ -93,26 +94,47 @@ class _Forward:
         weights = self.weights
         if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
             self._weights, self._usable = weights, all(map(_plain, weights)) and _one_kind(weights)
-        return self._usable and weights[0].dtype in MAX_ROWS
+        return self._usable and weights[0].dtype in DTYPES
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         layout, rotary = kwargs.get("caw_layout"), kwargs.get("position_embeddings")
-        step = layout is not None and layout.lengths is not None and rotary is not None and not args
+        known = layout is not None and rotary is not None and not args
         changed = self.layer.training or any(self._hooks) or _global_hooks()
-        if not step or changed or not self.usable or hidden_states.shape[:2].numel() > MAX_ROWS[self._weights[0].dtype]:
+        if not known or changed or not self.usable:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         assert layout is not None and rotary is not None
-        return self._run(hidden_states, rotary, layout)
+        if layout.lengths is not None:
+            return self._run(hidden_states, rotary, layout)
+        if layout.cache.prefill_attention != "sdpa":
+            return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
+        return self._prefill(hidden_states, rotary, layout.cache)
 
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         cache, i = layout.cache, self.index
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
         prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
-        biases = [source["bias"] for source in self._bias_sources]
         return ops.decoder_layer(
             hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], cache.slot, layout.lengths, self._weights,
-            biases, self.eps, self.scale, self.window, layout.rows,
+            self._biases(), self.eps, self.scale, self.window, layout.rows,
         )  # fmt: skip
+
+    def _prefill(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], cache: Any) -> torch.Tensor:
+        layer, dim = cache.layers[self.index], rotary[0].shape[-1]
+        if not layer.is_initialized:
+            layer.lazy_initialization(
+                *[hidden.new_empty(1, self.layer.self_attn.v_proj.out_features // dim, 0, dim)] * 2
+            )
+        keys, values = layer.owner.store[layer.index]
+        layer.attended = True
+        # the rotation is one for all rows, so it comes once
+        rotary = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)
+        return ops.prefill_layer(
+            hidden, *rotary, keys, values, *layer.owner.prefill_places(hidden.shape[1]), self._weights, self._biases(),
+            self.eps, self.scale, self.window,
+        )  # fmt: skip
+
+    def _biases(self) -> list[Any]:
+        return [source["bias"] for source in self._bias_sources]
 
 
 def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:

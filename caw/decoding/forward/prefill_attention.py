@@ -14,11 +14,17 @@ from typing import Any
 import torch
 from torch.nn.attention.bias import causal_lower_right
 
+from caw import ops
 from caw.io.show import shown
 from caw.settings import PREFILL_ATTENTIONS, PrefillAttention
 
 EAGER_BLOCK = 256  # query rows per block where scores are materialised; bounds memory at 256 * S per head
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def compiled_prefill(how: PrefillAttention, device: torch.device, kernels: ops.Ops) -> bool:
+    """Whether prompts are attended to by `prefix_attention`, whose rows do not depend on each other."""
+    return how == "sdpa" and kernels.native and device.type == "cpu" and not ops.missing_extension()
 
 
 def causal_attention(

@@ -141,6 +141,12 @@ class SiblingCache(Cache):
         """The next forward fills these rows (int64 [R']) from position `start` on; right padding is never read."""
         self._prefill_rows, self._prefill_start = rows, start
 
+    def prefill_places(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each of the R' * tokens rows of the present forward its row of the cache and its position, int64."""
+        assert self._prefill_rows is not None
+        positions = torch.arange(self._prefill_start, self._prefill_start + tokens, device=self._prefill_rows.device)
+        return self._prefill_rows.repeat_interleave(tokens), positions.repeat(self._prefill_rows.shape[0])
+
     def before(self, layer: int) -> torch.Tensor:
         """Keys and values [2, R', HK, start, D] of the rows being filled, before the present forward."""
         assert self._prefill_rows is not None and self.store is not None

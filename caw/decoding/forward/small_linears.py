@@ -1,8 +1,9 @@
-"""Linear layers of a decoding step on a CPU: a few rows at a time, each weight read once.
+"""Linear layers on a CPU: each weight read once, and a row the same bits beside any others.
 
 A step's time on a CPU is the reading of the weights. General matrix products pack them first, which makes two rows cost
 up to twice what one row costs; `small_linear` does not, so that looking ahead through C candidates costs about as much
-as one token.
+as one token. General products also sum in another order at other numbers of rows, which would make a text depend on
+what is decoded beside it; so prompts and large batches, where they are the faster ones, take `small_linear` too.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from torch.nn import Linear
 from torch.nn.functional import linear
 
 from caw import ops
-from caw.decoding.forward.fused_layers import MAX_ROWS, fused_forwards
+from caw.decoding.forward.fused_layers import DTYPES, fused_forwards
 
 
 class SmallLinears:
-    """Inside the block, plain linear layers take up to MAX_ROWS rows through `small_linear`, and decoder layers that
-    `fused_layers` knows run as one operator each.
+    """Inside the block, plain linear layers run as `small_linear`, and decoder layers that `fused_layers` knows as one
+    operator each.
 
-    Made once for a model and entered around every step; nothing of it is left outside. Does nothing without the
-    compiled extension, for layers that are not exactly torch.nn.Linear or whose forward somebody replaced, and, call
-    by call, for weights that are not contiguous float32 or bfloat16 on the CPU.
+    Made once for a model and entered around every prefill and step; nothing of it is left outside. Does nothing without
+    the compiled extension, for layers that are not exactly torch.nn.Linear or whose forward somebody replaced, and,
+    call by call, for weights that are not contiguous float32 or bfloat16 on the CPU.
     """
 
     def __init__(self, model: Any, *, enabled: bool) -> None:
@@ -70,7 +71,7 @@ class _Forward:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
         rows = x.numel() // x.shape[-1]
-        fits = rows <= MAX_ROWS.get(weight.dtype, 0) and weight.dtype == x.dtype
+        fits = weight.dtype in DTYPES and weight.dtype == x.dtype
         if not (fits and weight.is_cpu and weight.is_contiguous() and type(weight.data) is torch.Tensor):
             return linear(x, weight, bias)
         return ops.small_linear(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)

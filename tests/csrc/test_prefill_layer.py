@@ -1,0 +1,127 @@
+"""prefix_attention and prefill_layer: equal to their references, and bit for bit what steps would have computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from caw import ops
+from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
+from caw.testing import assert_close
+from tests.csrc.test_decoder_layer import arguments
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+HEADS, KV_HEADS, DIM = 6, 2, 24
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {}, "window": {"window": 70}, "softcap": {"softcap": 3.0}, "sinks": {"sinks": torch.randn(HEADS)},
+}  # fmt: skip
+
+
+def tokens(count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Queries [1, H, N, D], keys and values [1, HK, N, D] of a text."""
+    return [torch.randn(1, heads, count, DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+
+
+def one(x: torch.Tensor, at: int) -> torch.Tensor:
+    return x[:, :, at : at + 1]
+
+
+@DTYPES
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("committed", [0, 1, 63, 507, 1019])
+def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: torch.dtype) -> None:
+    """A row behind d drafted tokens is the same bits as the candidate of a step after d commits."""
+    drafts = 9  # over the ends of a tile of 64 and of spans of 512
+    q, k, v = tokens(committed + drafts, dtype)
+    places = torch.arange(committed, committed + drafts)
+    rows = [x[0].transpose(0, 1)[places][:, :, None] for x in (q, k, v)]
+    cache = torch.zeros(2, 3, KV_HEADS, 1100, DIM, dtype=dtype)
+    cache[0, 1, :, : committed + drafts], cache[1, 1, :, : committed + drafts] = k[0], v[0]
+    found = ops.prefix_attention(
+        rows[0], cache[0], cache[1], rows[1], rows[2], places, torch.ones_like(places), 0.2, **OPTIONS[option]
+    )
+    for i, at in enumerate(places.tolist()):
+        own = [one(x, at) for x in (q, k, v)]
+        prefix = cache[0, 1:2, :, :1090], cache[1, 1:2, :, :1090]
+        step = ops.sibling_attention(own[0], *prefix, own[1], own[2], torch.tensor([at]), 0.2, **OPTIONS[option])
+        assert torch.equal(found[i], step[0]), at
+        siblings = [torch.cat([x, torch.randn_like(x)], dim=2) for x in own]
+        beside = ops.sibling_attention(
+            siblings[0], *prefix, siblings[1], siblings[2], torch.tensor([at]), 0.2, **OPTIONS[option]
+        )
+        assert torch.equal(beside[:, :, :1], step), "a sibling changes nothing"
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_attention_equals_its_reference(option: str) -> None:
+    cache, lengths = torch.randn(2, 3, KV_HEADS, 90, DIM), torch.tensor([90, 0, 7, 64, 65])
+    own = [torch.randn(5, heads, 1, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    given = (own[0], cache[0], cache[1], own[1], own[2], lengths, torch.tensor([2, 0, 1, 0, 2]), 0.2)
+    assert_close(
+        ops.prefix_attention(*given, **OPTIONS[option]), prefix_attention_ref(*given, **OPTIONS[option]),
+        "attention/float32",
+    )  # fmt: skip
+
+
+def prompt(count: int, rows: int = 1, **options: Any) -> dict[str, Any]:
+    """Tokens 0 to `count` of prompts in rows 0, 1, … of a cache of NaN."""
+    given = arguments(batch=rows, candidates=count, size=count + 3, **options)
+    for name in ("k_scratch", "v_scratch", "slot", "lengths"):
+        del given[name]
+    given["k_cache"][:], given["v_cache"][:] = torch.nan, torch.nan
+    places = torch.arange(rows).repeat_interleave(count), torch.arange(count).repeat(rows)
+    return {**given, "rows": places[0], "positions": places[1]}
+
+
+@pytest.mark.parametrize("options", [{}, {"head_norms": True, "biases": True}, {"window": 4}], ids=str)
+def test_layer_equals_its_reference(options: dict[str, Any]) -> None:
+    given = prompt(11, rows=2, **options)
+    wide = {
+        name: value.double().nan_to_num() if isinstance(value, torch.Tensor) and value.is_floating_point()
+        else [None if x is None else x.double() for x in value] if isinstance(value, list) else value
+        for name, value in given.items()
+    }  # fmt: skip
+    found = ops.prefill_layer(**given)
+    assert_close(found, prefill_layer_ref(**wide).float(), "float32")
+    for name in ("k_cache", "v_cache"):
+        assert_close(given[name][:, :, :11], wide[name][:, :, :11].float(), "float32")
+        assert given[name][:, :, 11:].isnan().all(), "nothing beyond the tokens is written"
+
+
+@DTYPES
+def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> None:
+    given = prompt(70, rows=3, dtype=dtype, head_norms=True, width=40, wide=72)
+    whole = ops.prefill_layer(**given)
+    again = {**given, "k_cache": torch.zeros_like(given["k_cache"]), "v_cache": torch.zeros_like(given["v_cache"])}
+    for begin, end in ((0, 17), (17, 18), (18, 67)):
+        piece = {name: again[name][2:, begin:end] for name in ("hidden", "cos", "sin")}
+        positions = torch.arange(begin, end)
+        found = ops.prefill_layer(**{**again, **piece, "rows": torch.full_like(positions, 1), "positions": positions})
+        assert torch.equal(found[0], whole[2, begin:end])
+    for name in ("k_cache", "v_cache"):
+        assert torch.equal(again[name][1, :, :67], given[name][2, :, :67])
+    for at in range(67, 70):
+        scratch = torch.zeros(2, 1, 2, *given["k_cache"].shape[1::2], dtype=dtype)
+        both = {name: torch.cat([again[name][2:, at : at + 1]] * 2, dim=1) for name in ("hidden", "cos", "sin")}
+        both["hidden"][:, 1] += 1  # a sibling
+        cache = {name: again[name][1:2] for name in ("k_cache", "v_cache")}
+        step = {name: given[name] for name in ("weights", "biases", "eps", "scale")}
+        found = ops.decoder_layer(
+            **both, **cache, k_scratch=scratch[0], v_scratch=scratch[1], slot=0, lengths=torch.tensor([at]), **step
+        )
+        assert torch.equal(found[0, 0], whole[2, at])
+        for kept, name in zip(scratch, cache, strict=True):
+            again[name][1, :, at] = kept[0, 0]
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [("rows", torch.tensor([0, 2])), ("rows", torch.tensor([0])), ("positions", torch.tensor([0, 5]))],
+)
+def test_bad_input_names_the_argument(name: str, value: torch.Tensor) -> None:
+    with pytest.raises(RuntimeError, match=f"^{name} (and positions )?must"):
+        ops.prefill_layer(**{**prompt(2), name: value})
