@@ -36,12 +36,12 @@ FOLDS = 5
 PENALTY = 0.01  # scikit-learn's C
 SPEC = FeatureSpec(1, 1, transform="log", classes=len(CLASSES), line_ends=True)
 READ = {
-    "positions i-1, i, i+1": SPEC,
-    "positions i, i+1": replace(SPEC, previous=0),
+    "all three positions": SPEC,
+    "positions i and i+1": replace(SPEC, previous=0),
     "position i": replace(SPEC, previous=0, next=0),
-    "without classes": replace(SPEC, classes=0, line_ends=False),
-    "10 probabilities": replace(SPEC, k=10),
-    "gap": replace(SPEC, transform="gap"),
+    "all three, without token classes": replace(SPEC, classes=0, line_ends=False),
+    "all three, 10 probabilities of each": replace(SPEC, k=10),
+    "all three, gap instead of log": replace(SPEC, transform="all three, gap instead of log"),
 }
 Scores = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of rows to learn from, of rows to score
 
@@ -62,9 +62,13 @@ def labels_of(token: np.ndarray, falls: np.ndarray) -> dict[str, np.ndarray]:
     whole = falls.sum(1)
     _, place = np.unique(token, return_inverse=True)
     of_place = np.bincount(place, whole) / np.bincount(place)
-    shorter = {f"the next {n}": falls[:, :n].sum(1) for n in (1, 8) if n < falls.shape[1]}
-    later = {f"all but the next {n}": falls[:, n:].sum(1) for n in (1, 4) if n < falls.shape[1]}
-    return {"all": whole, **shorter, **later, "mean of the place's swaps": of_place[place]}
+    shorter = {f"at the next {_tokens(n)}": falls[:, :n].sum(1) for n in (1, 8) if n < falls.shape[1]}
+    later = {f"behind the next {_tokens(n)}": falls[:, n:].sum(1) for n in (1, 4) if n < falls.shape[1]}
+    return {"all": whole, **shorter, **later, "the mean over the place's swaps": of_place[place]}
+
+
+def _tokens(count: int) -> str:
+    return "token" if count == 1 else f"{count} tokens"
 
 
 def crossed(positions: Positions, learn: Scores) -> np.ndarray:
@@ -128,7 +132,7 @@ def measure(folder: Path) -> dict[str, Any]:
     features = {}
     for name, spec in READ.items():
         features[name] = bare.features(spec, every, table if spec.classes else None).double().numpy()
-    first = features["positions i-1, i, i+1"]
+    first = features["all three positions"]
     by_label, rest = {}, {}
     for name, harm in labels_of(token, falls).items():
         positions = bare.only(every, harm > np.quantile(harm, 1 - POSITIVE))

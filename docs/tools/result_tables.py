@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from swap_tables import swaps
+
 from caw.evaluation.report import tables as report_tables
 from caw.evaluation.report.data import ReportData, Setting, read_report_data
 
@@ -32,9 +34,7 @@ COMMANDS = {
     },
 }
 REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
-
-sys.path.append(str(ROOT / "benchmarks"))  # its tables.py makes those of benchmarks/README.md
-sys.path.append(str(ROOT / "benchmarks" / "evaluation"))
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "evaluation")]  # tables.py: of benchmarks/README.md
 import everyday as everyday_texts  # noqa: E402
 import tables as benchmark_tables  # noqa: E402
 
@@ -379,7 +379,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "many-keys": many_keys,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "summary": summary, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
-    "damage": damage, "model-weights": model_weights,
+    "damage": damage, "model-weights": model_weights, "swaps": swaps,
 }  # fmt: skip
 
 
