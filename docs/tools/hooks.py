@@ -22,7 +22,9 @@ from command_line import command_line
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from operators import operators, references
-from result_tables import RESULTS, report, table
+from result_files import RESULTS
+from result_tables import table
+from run_tables import report
 
 MARKER = re.compile(r"^<!-- (table|report|commands|operators|references):? ?(.*?) -->$", re.MULTILINE)
 # as the sources link them, so that they are shown there as well

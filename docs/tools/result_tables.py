@@ -8,33 +8,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
+from run_tables import accuracy, cost, equal_detection, summary
 from swap_tables import swaps
 
-from caw.evaluation.report import tables as report_tables
-from caw.evaluation.report.data import ReportData, Setting, read_report_data
-
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
-# of files that do not name their own
-COMMANDS = {
-    "detection.json": "python benchmarks/bench_detection.py",
-    "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
-    "floor.json": "python benchmarks/bench_floor.py",
-    "batches.json": "python benchmarks/bench_batches.py",
-    "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
-    **{
-        f"evaluation_{run}/results.json": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
-        for run in ("qwen05", "qwen05keys", "qwen05ends", "qwen15", "qwen15ends")
-    },
-}
-REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
-sys.path += [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "evaluation")]  # tables.py: of benchmarks/README.md
+
+sys.path.append(str(ROOT / "benchmarks"))  # its tables.py makes those of benchmarks/README.md
+sys.path.append(str(ROOT / "benchmarks" / "evaluation"))
 import everyday as everyday_texts  # noqa: E402
 import tables as benchmark_tables  # noqa: E402
 
@@ -47,59 +32,6 @@ def table(name: str) -> str:
     if kind not in TABLES:
         raise KeyError(f"no table {kind!r}; known are {', '.join(sorted({**TABLES, **benchmark_tables.TABLES}))}")
     return TABLES[kind](*arguments)
-
-
-def report(run: str) -> str:
-    """report.md of a published run without its title; headings one level down would break nothing, so they stay."""
-    text = (RESULTS / f"evaluation_{run}" / "report.md").read_text(encoding="utf-8")
-    body = "\n".join(text.splitlines()[REPORT_TITLE_LINES:])
-    return body.replace("](figures/", f"](../../benchmarks/results/evaluation_{run}/figures/")
-
-
-# ---- runs of `caw evaluate` ------------------------------------------------------------------------------------------
-@lru_cache
-def _data(run: str) -> ReportData:
-    return read_report_data(RESULTS / f"evaluation_{run}")
-
-
-def accuracy(run: str, task: str = "gsm8k") -> str:
-    """The paper's Table 1 of a run: accuracy, AUC, F1, share found."""
-    found = report_tables.main_table(_data(run), task)
-    return f"{found.markdown()}\n{_source(f'evaluation_{run}/results.json')}"
-
-
-def equal_detection(run: str, *measures: str) -> str:
-    """Accuracy of a policy over a fixed strength that is found as well, by the measures named (all without)."""
-    data = _data(run)
-    kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
-    found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
-    return f"{found.markdown()}\n{_source(f'evaluation_{run}/results.json')}"
-
-
-def summary(run: str, task: str, watermark: str, *policies: str) -> str:
-    """Accuracy, share found and gain over a fixed strength found as often, of the policies named."""
-    data = _data(run)
-    rows = {r["policy"]: r for r in data.pooled() if (r["task"], r.get("watermark")) == (task, watermark)}
-    gains = {
-        (r["policy"], r["measure"]): report_tables.with_interval(r["difference"], r["difference_ci"])
-        for r in data.equal_detection
-        if (r["task"], r["watermark"]) == (task, watermark)
-    }
-    unmarked = data.row(Setting(data.rows[0]["model"], task))
-    lines = [("no watermark", f"{unmarked['accuracy']:.3f}", "", "", "", "")]
-    for policy in policies:
-        row = rows[policy]
-        found = [f"{part['tpr_at_fpr_1e2']:.2f}" for part in (row, row["weighted"])]
-        gained = [gains.get((policy, f"{kind}tpr_at_fpr_1e2"), "") for kind in ("", "weighted_")]
-        lines.append((policy, f"{row['accuracy']:.3f}", *found, *gained))
-    header = ("policy", "accuracy", "found at 1 %", "found, weighted", "over a fixed strength found as often",
-              "the same, weighted")  # fmt: skip
-    first = rows[policies[0]]
-    said = (
-        f"{watermark.upper()}, {first['n']} questions of {task}, keys: {first['keys']}. The test fires on "
-        f"{first['fpr_1e2']:.3f} of the unmarked answers, the weighted one on {first['weighted']['fpr_1e2']:.3f}."
-    )
-    return f"{_table(header, lines)}\n\n{said} {_source(f'evaluation_{run}/results.json')}"
 
 
 # ---- everyday texts --------------------------------------------------------------------------------------------------
@@ -121,7 +53,7 @@ def _everyday_table(header: Sequence[str], line: Callable[[dict[str, Any]], Sequ
     if not lines:
         lines = [("not measured yet", *[""] * (len(lead) + len(header) - 1))]
     names = ", ".join(f"`benchmarks/results/{name}`" for name, _, _ in _everyday())
-    return f"{_table((*lead, *header), lines)}\n\n{said}" + (
+    return f"{as_table((*lead, *header), lines)}\n\n{said}" + (
         f" *From {names}, made by `benchmarks/evaluation/everyday.py`.*" if names else ""
     )
 
@@ -132,7 +64,7 @@ def everyday() -> str:
     def line(row: dict[str, Any]) -> Sequence[Any]:
         return (
             _with_ends(row["found"]), "" if row["made"] is None else f"{row['made']:.2f}", f"{row['tokens']:.0f}",
-            _share(row["ended"]), "" if row["scored"] is None else f"{row['scored']:.0f}",
+            share(row["ended"]), "" if row["scored"] is None else f"{row['scored']:.0f}",
             _with_ends(row["perplexity"]), *("" if d is None else f"{d:.3f}" for d in row["distinct"]),
             "" if row["repeated"] is None else f"{row['repeated']:.3f}", _with_ends(row["repeated_over"], 3),
         )  # fmt: skip
@@ -152,7 +84,7 @@ def everyday_attacks() -> str:
 
     def line(row: dict[str, Any]) -> Sequence[Any] | None:
         hit = [row["after"].get(name) for name in attacks]
-        cells = ["" if found is None else f"{_with_ends(found[0])}; {_share(found[1])}" for found in hit]
+        cells = ["" if found is None else f"{_with_ends(found[0])}; {share(found[1])}" for found in hit]
         return (_with_ends(row["found"]), *cells) if any(cells) else None
 
     said = "Share found, its 95 % interval, and the share of words that the attack really changed."
@@ -170,7 +102,7 @@ def _with_ends(value: tuple[float, float, float] | None, digits: int = 2) -> str
 # ---- detection -------------------------------------------------------------------------------------------------------
 def null() -> str:
     """False alarms on unmarked text, pooled over keys."""
-    found = _read("detect_null.json")
+    found = read_result("detect_null.json")
     names = list(dict.fromkeys(row["watermark_name"] for row in found["rows"]))
     levels = [rate["level"] for rate in found["rows"][0]["rates"]]
     rows = []
@@ -178,7 +110,7 @@ def null() -> str:
         own = [row for row in found["rows"] if row["watermark_name"] == name]
         for how, says in (("once", "once in the corpus"), ("rates", "text by text")):
             spans = [[row[how][i]["rate"] for row in own] for i in range(len(levels))]
-            rows.append((name, says, *(f"{_share(min(s))} - {_share(max(s))}" for s in spans)))
+            rows.append((name, says, *(f"{share(min(s))} - {share(max(s))}" for s in spans)))
     once = [rate for row in found["rows"] for rate in row["once"]]
     above = sum(rate["low"] > rate["level"] for rate in once)
     texts = (
@@ -186,33 +118,33 @@ def null() -> str:
         f"Counted once, {above} of {len(once)} rates lie above their level by more than their 95 % interval."
     )
     header = ("watermark", "evidence counted", *(f"p <= {level:g}" for level in levels))
-    return f"{_table(header, rows)}\n\n{texts} {_source('detect_null.json')}"
+    return f"{as_table(header, rows)}\n\n{texts} {source('detect_null.json')}"
 
 
 def power() -> str:
     """Share of marked texts found by length, measured and expected."""
-    found = _read("detect_power.json")
+    found = read_result("detect_power.json")
     rows = [
         (r["watermark"], r["prompts"], r["tokens"], f"{r['fpr']:g}", r["texts"],
          f"{r['measured']:.2f} ({r['low']:.2f} - {r['high']:.2f})", f"{r['expected']:.2f}")
         for r in found["rows"]
     ]  # fmt: skip
     header = ("watermark", "prompts", "tokens", "level", "texts", "found (95 % interval)", "expected")
-    return f"{_table(header, rows)}\n\n{_source('detect_power.json')}"
+    return f"{as_table(header, rows)}\n\n{source('detect_power.json')}"
 
 
 def retokenise() -> str:
     """What reading text instead of the generated ids changes."""
-    found = _read("detect_retokenise.json")
+    found = read_result("detect_retokenise.json")
     rows = [
-        (r["texts_of"], r["texts"], _share(1 - r["same"]), _share(r["lost"]), r["tests"],
+        (r["texts_of"], r["texts"], share(1 - r["same"]), share(r["lost"]), r["tests"],
          f"{r['median_log10_p']['ids']:.1f}", f"{r['median_log10_p']['text']:.1f}",
          f"{r['found']['ids']:.3f}", f"{r['found']['text']:.3f}")
         for r in found["rows"]
     ]  # fmt: skip
     header = ("texts of", "texts", "with other ids", "tokens lost", "tests", "median log10 p, ids", "from text",
               "found, ids", "from text")  # fmt: skip
-    return f"{_table(header, rows)}\n\nLevel {found['fpr']:g}. {_source('detect_retokenise.json')}"
+    return f"{as_table(header, rows)}\n\nLevel {found['fpr']:g}. {source('detect_retokenise.json')}"
 
 
 def weights() -> str:
@@ -220,10 +152,10 @@ def weights() -> str:
     rows = [
         (r["how"], r["tokens"], f"{r['fpr']:g}", r["texts"], f"{r['plain']:.3f}", f"{r['weighted']:.3f}", r["gained"],
          r["lost"], f"{r['sign_test_p']:.3f}")
-        for r in _read("detect_weights.json")["rows"]
+        for r in read_result("detect_weights.json")["rows"]
     ]  # fmt: skip
     header = ("texts marked", "tokens", "level", "texts", "found", "found, weighted", "gained", "lost", "sign test p")
-    return f"{_table(header, rows)}\n\n{_source('detect_weights.json')}"
+    return f"{as_table(header, rows)}\n\n{source('detect_weights.json')}"
 
 
 READERS = {"none": "-", "prompt": "model and prompt", "no prompt": "model", "calibrated": "model, calibrated"}
@@ -231,103 +163,103 @@ READERS = {"none": "-", "prompt": "model and prompt", "no prompt": "model", "cal
 
 def model_weights() -> str:
     """Share of marked texts found with weights from a model, by length."""
-    found = _read("model_weights.json")
+    found = read_result("model_weights.json")
     rows = [
         (r["arm"], r["length"], READERS[r["reader"]], f"{r['fpr']:g}", r["texts"],
          f"{r['rate']:.2f} ({r['low']:.2f} - {r['high']:.2f})", f"{r['median_log10_p']:.1f}")
         for r in found["rows"]
     ]  # fmt: skip
     header = ("texts marked", "tokens", "weights from", "level", "texts", "found (95 % interval)", "median log10 p")
-    return f"{_table(header, rows)}\n\n{_source('model_weights.json')}"
+    return f"{as_table(header, rows)}\n\n{source('model_weights.json')}"
 
 
 def regions() -> str:
     """How well marked parts of longer texts are found."""
-    found = _read("detect_regions.json")
+    found = read_result("detect_regions.json")
     rows = [
         (r["kind"], r["case"], r["texts"], r["found"], f"{r['covered']:.2f}", f"{r['marked']:.2f}")
         for r in found["rows"] if "covered" in r
     ]  # fmt: skip
     header = ("texts", "marked part", "texts", "found", "of the part covered", "of the regions marked")
-    return f"{_table(header, rows)}\n\nMedians; level {found['fpr']:g}. {_source('detect_regions.json')}"
+    return f"{as_table(header, rows)}\n\nMedians; level {found['fpr']:g}. {source('detect_regions.json')}"
 
 
 def detection(name: str = "detection.json") -> str:
     """24 prompts, plain, marked and marked under CAW."""
-    found = _read(name)
+    found = read_result(name)
     rows = [
-        (r["variant"], f"{r['found']} of {r['texts']}", f"{r['median_p']:.1e}", _share(r["changed"]),
+        (r["variant"], f"{r['found']} of {r['texts']}", f"{r['median_p']:.1e}", share(r["changed"]),
          f"{r['surprise']:.2f}")
         for r in found["rows"]
     ]  # fmt: skip
     about = found["arguments"]
     header = ("variant", f"found at {about['fpr']:g}", "median p", "tokens changed", "surprise, nats a token")
-    return f"{_table(header, rows)}\n\n{about['model']}, {about['tokens']} tokens. {_source(name)}"
+    return f"{as_table(header, rows)}\n\n{about['model']}, {about['tokens']} tokens. {source(name)}"
 
 
 def detect_speed() -> str:
     """How fast texts are read."""
-    found = _read("detect_speed.json")
+    found = read_result("detect_speed.json")
     rows = [(r["name"], f"{r['tokens_per_second'] / 1e6:.2f}") for r in found["rows"]]
     return (
-        f"{_table(('what', 'million tokens/s'), rows)}\n\nThreads: {found['threads']}. {_source('detect_speed.json')}"
+        f"{as_table(('what', 'million tokens/s'), rows)}\n\nThreads: {found['threads']}. {source('detect_speed.json')}"
     )
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
 def many_keys() -> str:
     """One text under thousands of keys."""
-    found = _read("many_keys.json")
+    found = read_result("many_keys.json")
     rows = [(r["watermark"], r["work"], f"{r['seconds']:.4f}") for r in found["rows"]]
-    about = f"{found['keys']:,} keys, {found['tokens']} tokens, one thread. {_source('many_keys.json')}"
-    return f"{_table(('watermark', 'what', 'seconds'), rows)}\n\n{about}"
+    about = f"{found['keys']:,} keys, {found['tokens']} tokens, one thread. {source('many_keys.json')}"
+    return f"{as_table(('watermark', 'what', 'seconds'), rows)}\n\n{about}"
 
 
 def floor() -> str:
     """Plain decoding against transformers and against the time of reading the weights once."""
     rows = [
-        (r["dtype"], r["batch"], f"{1000 * _median(r['seconds']['caw']):.1f}", f"{r['ratio']:.2f}",
-         _share(r["share_of_floor"]))
-        for r in _read("floor.json")["rows"]
+        (r["dtype"], r["batch"], f"{1000 * middle(r['seconds']['caw']):.1f}", f"{r['ratio']:.2f}",
+         share(r["share_of_floor"]))
+        for r in read_result("floor.json")["rows"]
     ]  # fmt: skip
     header = ("dtype", "batch", "ms a step", "transformers' time over ours", "of the speed of reading the weights once")
-    return f"{_table(header, rows)}\n\n{_source('floor.json')}"
+    return f"{as_table(header, rows)}\n\n{source('floor.json')}"
 
 
 def prompt_cache() -> str:
     """Time of the same prompts under several settings with a PromptCache, of the time without."""
     rows = [
         (r["prompt"], f"{r['ratio']['median']:.2f} ({r['ratio']['low']:.2f} - {r['ratio']['high']:.2f})")
-        for r in _read("prompt_cache.json")["rows"]
+        for r in read_result("prompt_cache.json")["rows"]
     ]
-    return f"{_table(('tokens of the prompts', 'time of that without'), rows)}\n\n{_source('prompt_cache.json')}"
+    return f"{as_table(('tokens of the prompts', 'time of that without'), rows)}\n\n{source('prompt_cache.json')}"
 
 
 def batches() -> str:
     """Whether texts depend on what is decoded beside them."""
     rows = [
         (r["dtype"], r["mark"], r["way"], r["batch"], f"{r['equal']} of {r['texts']}")
-        for r in _read("batches.json")["rows"]
+        for r in read_result("batches.json")["rows"]
     ]
-    return f"{_table(('dtype', 'mark', 'decoding', 'batch', 'the same as alone'), rows)}\n\n{_source('batches.json')}"
+    return f"{as_table(('dtype', 'mark', 'decoding', 'batch', 'the same as alone'), rows)}\n\n{source('batches.json')}"
 
 
 def cpu_ops() -> str:
     """Compiled operators beside what else computes the same."""
     rows = []
-    for row in _read("cpu_ops.json")["rows"]:
+    for row in read_result("cpu_ops.json")["rows"]:
         others = {k: v for k, v in row.items() if k not in ("case", "compiled", "ratio", "million tokens/s")}
         said = ", ".join(f"{name} {value:g}" for name, value in others.items())
         rows.append((row["case"], f"{row['compiled']:g}", said))
     header = ("operator", "compiled, microseconds", "others, microseconds")
-    return f"{_table(header, rows)}\n\n{_source('cpu_ops.json')}"
+    return f"{as_table(header, rows)}\n\n{source('cpu_ops.json')}"
 
 
 # ---- evaluators ------------------------------------------------------------------------------------------------------
 def ablation(model: str) -> str:
     """The evaluators that were tried for a model, as `caw evaluate evaluator` wrote them."""
     text = (RESULTS / f"evaluator_ablation_{model}.md").read_text(encoding="utf-8")
-    return f"{text.split(chr(10), 2)[2]}\n\n{_source(f'evaluator_ablation_{model}.json')}"
+    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'evaluator_ablation_{model}.json')}"
 
 
 def shipped() -> str:
@@ -345,7 +277,7 @@ def shipped() -> str:
             f"{low:.3f} - {high:.3f}", f"{found['entropy']['auroc']:.3f}", f"{found['logit_delta']['auroc']:.3f}",
         ))  # fmt: skip
     header = ("evaluator", "model", "documents", "AUROC", "95 % interval", "of entropy", "of the logit gap")
-    return f"{_table(header, rows)}\n\n*From `caw/evaluator/weights/*.json`; each file names its command.*"
+    return f"{as_table(header, rows)}\n\n*From `caw/evaluator/weights/*.json`; each file names its command.*"
 
 
 def transfer() -> str:
@@ -353,24 +285,24 @@ def transfer() -> str:
     rows = [
         (r["trained_on"], r["read_on"], f"{r['auroc']:.3f}", f"{r['own_evaluator_auroc']:.3f}",
          f"{r['entropy_auroc']:.3f}")
-        for r in _read("evaluator_transfer.json")["rows"]
+        for r in read_result("evaluator_transfer.json")["rows"]
     ]  # fmt: skip
     header = ("trained on", "read on", "AUROC", "of that model's own", "of entropy")
-    return f"{_table(header, rows)}\n\n{_source('evaluator_transfer.json')}"
+    return f"{as_table(header, rows)}\n\n{source('evaluator_transfer.json')}"
 
 
 def damage() -> str:
     """Which scores foretell that a changed token changes the answer."""
     name = "evaluator_damage_qwen2.5-coder-0.5b.json"
-    found = _read(name)
+    found = read_result(name)
     rows = [
         (r["score"], f"{r['auroc_changed']:.3f} ({r['auroc_changed_ci'][0]:.2f} - {r['auroc_changed_ci'][1]:.2f})",
          f"{r['auroc_harmed']:.3f}")
         for r in found["rows"]
     ]  # fmt: skip
-    said = f"{found['changes']} changes in {found['questions']} questions; {_share(found['answers_changed'])} changed "
+    said = f"{found['changes']} changes in {found['questions']} questions; {share(found['answers_changed'])} changed "
     header = ("score", "AUROC, answer changed (95 % interval)", "AUROC, right answer lost")
-    return f"{_table(header, rows)}\n\n{said}the answer. {_source(name)}"
+    return f"{as_table(header, rows)}\n\n{said}the answer. {source(name)}"
 
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -378,32 +310,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "many-keys": many_keys,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
-    "summary": summary, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
+    "summary": summary, "cost": cost, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
     "damage": damage, "model-weights": model_weights, "swaps": swaps,
 }  # fmt: skip
-
-
-@lru_cache
-def _read(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
-
-
-def _source(name: str) -> str:
-    """The file behind a table, and its command where the file names it."""
-    found = _read(name)
-    command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(name)
-    return f"*From `benchmarks/results/{name}`" + (f", made by `{command}`.*" if command else ".*")
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-
-
-def _share(value: float) -> str:
-    """A share in per cent with two digits that count."""
-    return f"{100 * value:.2g} %" if value else "0"
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

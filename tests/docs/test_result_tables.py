@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import result_files
 import result_tables
-from result_tables import COMMANDS, RESULTS, TABLES, report, table
+from result_files import COMMANDS, RESULTS
+from result_tables import TABLES, table
+from run_tables import report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -59,10 +62,10 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     rows = [{"variant": "KGW", "found": 3, "texts": 4, "median_p": 2.5e-7, "changed": 0.125, "surprise": 1.26}]
     arguments = {"fpr": 0.01, "model": "mine", "tokens": 9}
     (tmp_path / "detection.json").write_text(json.dumps({"arguments": arguments, "rows": rows, "command": "me"}))
-    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
-    result_tables._read.cache_clear()
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
+    result_files.read_result.cache_clear()
     made = table("detection")
-    result_tables._read.cache_clear()
+    result_files.read_result.cache_clear()
     assert cells(made)[2] == ["KGW", "3 of 4", "2.5e-07", "12 %", "1.26"]
     assert "found at 0.01" in made and "made by `me`" in made
 

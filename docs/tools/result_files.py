@@ -1,0 +1,50 @@
+"""Result files by name, the commands that made them, and the form of a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+# of files that do not name their own
+COMMANDS = {
+    "detection.json": "python benchmarks/bench_detection.py",
+    "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
+    "floor.json": "python benchmarks/bench_floor.py",
+    "batches.json": "python benchmarks/bench_batches.py",
+    "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
+    **{
+        f"evaluation_{run}/results.json": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
+        for run in ("qwen05", "qwen05keys", "qwen05ends", "qwen15", "qwen15ends")
+    },
+}
+
+
+@lru_cache
+def read_result(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def source(name: str) -> str:
+    """The file behind a table, and its command where the file names it."""
+    found = read_result(name)
+    command = (found.get("command") if isinstance(found, dict) else None) or COMMANDS.get(name)
+    return f"*From `benchmarks/results/{name}`" + (f", made by `{command}`.*" if command else ".*")
+
+
+def as_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def share(value: float) -> str:
+    """A share in per cent with two digits that count."""
+    return f"{100 * value:.2g} %" if value else "0"
+
+
+def middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]

@@ -1,0 +1,69 @@
+"""Tables of published runs of `caw evaluate`, and their reports."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from result_files import RESULTS, as_table, source
+
+from caw.evaluation.report import tables as report_tables
+from caw.evaluation.report.data import ReportData, Setting, read_report_data
+
+REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
+
+
+def report(run: str) -> str:
+    """report.md of a published run without its title; headings one level down would break nothing, so they stay."""
+    text = (RESULTS / f"evaluation_{run}" / "report.md").read_text(encoding="utf-8")
+    body = "\n".join(text.splitlines()[REPORT_TITLE_LINES:])
+    return body.replace("](figures/", f"](../../benchmarks/results/evaluation_{run}/figures/")
+
+
+@lru_cache
+def _data(run: str) -> ReportData:
+    return read_report_data(RESULTS / f"evaluation_{run}")
+
+
+def accuracy(run: str, task: str = "gsm8k") -> str:
+    """The paper's Table 1 of a run: accuracy, AUC, F1, share found."""
+    found = report_tables.main_table(_data(run), task)
+    return f"{found.markdown()}\n{source(f'evaluation_{run}/results.json')}"
+
+
+def cost(run: str) -> str:
+    """What the marks of each setting of a run cost in accuracy and decodes."""
+    return f"{report_tables.cost_table(_data(run)).markdown()}\n{source(f'evaluation_{run}/results.json')}"
+
+
+def equal_detection(run: str, *measures: str) -> str:
+    """Accuracy of a policy over a fixed strength that is found as well, by the measures named (all without)."""
+    data = _data(run)
+    kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
+    found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
+    return f"{found.markdown()}\n{source(f'evaluation_{run}/results.json')}"
+
+
+def summary(run: str, task: str, watermark: str, *policies: str) -> str:
+    """Accuracy, share found and gain over a fixed strength found as often, of the policies named."""
+    data = _data(run)
+    rows = {r["policy"]: r for r in data.pooled() if (r["task"], r.get("watermark")) == (task, watermark)}
+    gains = {
+        (r["policy"], r["measure"]): report_tables.with_interval(r["difference"], r["difference_ci"])
+        for r in data.equal_detection
+        if (r["task"], r["watermark"]) == (task, watermark)
+    }
+    unmarked = data.row(Setting(data.rows[0]["model"], task))
+    lines = [("no watermark", f"{unmarked['accuracy']:.3f}", "", "", "", "")]
+    for policy in policies:
+        row = rows[policy]
+        found = [f"{part['tpr_at_fpr_1e2']:.2f}" for part in (row, row["weighted"])]
+        gained = [gains.get((policy, f"{kind}tpr_at_fpr_1e2"), "") for kind in ("", "weighted_")]
+        lines.append((policy, f"{row['accuracy']:.3f}", *found, *gained))
+    header = ("policy", "accuracy", "found at 1 %", "found, weighted", "over a fixed strength found as often",
+              "the same, weighted")  # fmt: skip
+    first = rows[policies[0]]
+    said = (
+        f"{watermark.upper()}, {first['n']} questions of {task}, keys: {first['keys']}. The test fires on "
+        f"{first['fpr_1e2']:.3f} of the unmarked answers, the weighted one on {first['weighted']['fpr_1e2']:.3f}."
+    )
+    return f"{as_table(header, lines)}\n\n{said} {source(f'evaluation_{run}/results.json')}"
