@@ -70,7 +70,8 @@ class LinearInput {
   // Calls f(first, count) for rows that stay in the cache while weights stream past, one such block after another.
   template <class F>
   void for_each_block(const F& f) const {
-    const int64_t fit = kKeptBytes / (stride_ * item_) / kRowBlock * kRowBlock, most = std::max(fit, kRowBlock);
+    const int64_t bytes = std::max<int64_t>(stride_ * item_, 1);  // rows may be empty
+    const int64_t fit = kKeptBytes / bytes / kRowBlock * kRowBlock, most = std::max(fit, kRowBlock);
     for (int64_t first = 0; first < rows_; first += most) f(first, std::min(most, rows_ - first));
   }
   // part[m * kLinearTile + o] of rows first to first + rows, the outputs o < count of weight rows from `weight` on.

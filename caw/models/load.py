@@ -9,11 +9,8 @@ from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
 from caw.models.gguf import dequantised, require_gguf_packages
-from caw.models.gguf_settings import settings_folder
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantised_choice import FILE_WEIGHTS, check_quantised
-from caw.models.quantised_gguf import quantised_model
-from caw.models.rounding import quantise
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
 
 if TYPE_CHECKING:  # takes seconds to import, so functions import it
@@ -74,7 +71,12 @@ def _load_quantised(
 ) -> Any:
     """The model with quantised weights; ValueError where they cannot be had."""
     check_quantised(weights, source, device, dtype)
+    # these import torch and numpy, which the help of a command would wait for
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from caw.models.gguf_settings import settings_folder
+    from caw.models.quantised_gguf import quantised_model
+    from caw.models.rounding import quantise
 
     from_file = weights in FILE_WEIGHTS
     folder, local = (settings_folder(source), True) if from_file else folder_or_hub_id(name)
