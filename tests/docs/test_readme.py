@@ -45,7 +45,7 @@ def short(number: float, digits: int = 3) -> str:
 
 def test_it_stays_short() -> None:
     assert len(README.splitlines()) <= LINES
-    assert len(measured()) == 7 and all(len(result.split()) <= 12 for result in measured().values())
+    assert len(measured()) == 8 and all(len(result.split()) <= 12 for result in measured().values())
 
 
 def test_the_example_is_ten_lines_and_the_guides() -> None:
@@ -106,6 +106,15 @@ def test_maths_under_five_keys() -> None:
     assert f"unmarked {short(none['accuracy'])}" in what
     introduction = f"({short(caw['accuracy'])}, {short(mid['accuracy'])} and {short(none['accuracy'])})"
     assert introduction in README and 1.7 < caw["accuracy"] / mid["accuracy"] < 2  # "nearly twice"
+
+
+def test_texts_made_until_they_are_found() -> None:
+    rows = results("evaluation_qwen05target/results.json")["rows"]
+    [none], [found] = ([row for row in rows if row["policy"] == name and row["keys"] == keys]
+                       for name, keys in (("none", 0), ("found-0.01", 3)))  # fmt: skip
+    [(what, said)] = [item for item in measured().items() if "found_at" in item[0]]
+    assert said == f"{short(found['accuracy'])}, {short(found['found'])}, {found['attempts']:.2f}"
+    assert f"{none['n']} other questions" in what and f"unmarked {short(none['accuracy'])}" in what
 
 
 def is_mean(row: dict[str, Any]) -> bool:

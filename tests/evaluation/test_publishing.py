@@ -23,7 +23,7 @@ from caw.io.json_files import read_lines
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
-QUICK = ("qwen05ends", "qwen15ends")
+QUICK = ("qwen05ends", "qwen15ends", "qwen05target")
 LONG = ("qwen05", "qwen05keys", "qwen15")
 TITLE = "Watermarks: accuracy and detection"  # of `caw evaluate report`
 
@@ -65,10 +65,10 @@ def test_published_folders_hold_what_they_should(name: str) -> None:
 
 
 def test_committed_results_stay_small() -> None:
-    """4 MB in all, 3 MB of them answer by answer; what a command makes again of these files is not committed."""
+    """4.5 MB in all, 3.5 MB of them answer by answer; what a command makes again of these files is not committed."""
     sizes = {path: path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) <= 4_000_000
-    assert sum(size for path, size in sizes.items() if path.suffix == ".xz") <= 3_000_000
+    assert sum(sizes.values()) <= 4_500_000
+    assert sum(size for path, size in sizes.items() if path.suffix == ".xz") <= 3_500_000
     assert {path.suffix for path in sizes} == {".json", ".md", ".svg", ".xz"}
     assert not [path for path in sizes if path.suffix == ".svg" and "<dc:date>" in path.read_text(encoding="utf-8")]
 
