@@ -89,7 +89,7 @@ void scores(bool selfhash, int64_t window) {
     if (selfhash) {
       kernels().selfhash_words(kKey, ids.data(), window, kTokens, states.data(), seeds.data(), words.data());
     } else {
-      kernels().context_words(kKey, ids.data(), window, kTokens, words.data());
+      kernels().context_words(kKey, ids.data(), 1, window, kTokens, words.data());
       kernels().race_scores(words.data(), kTokens, values.data());
     }
   });

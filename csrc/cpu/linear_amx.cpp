@@ -199,6 +199,7 @@ struct Edges {
   alignas(64) uint16_t tail[kLinearTile * kDepth] = {};
 
   static const uint16_t* whole_rows(const uint16_t* weights, int64_t size, int64_t count, int64_t padded) {
+    if (padded == 0) return weights;  // nothing to copy, perhaps no memory either
     thread_local Aligned<uint16_t> copy;
     copy.resize(kLinearTile * padded);
     std::memset(copy.data(), 0, size_t(kLinearTile * padded) * 2);
