@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-import time
 from pathlib import Path
 
 from caw.models.ends import end_token_ids
+from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
 from caw.requirements import require
 
 CACHE_VERSION = 1
-PARTIAL, LEFTOVER_SECONDS = ".partial-", 24 * 3600
 
 
 def cache_root() -> Path:
@@ -44,57 +40,27 @@ def require_gguf_packages() -> None:
 
 def dequantised(file: Path) -> str:
     """Folder with the float32 model of a .gguf file, made on the first call."""
-    target = cache_folder(file)
-    if not (target / "config.json").is_file():
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _drop_leftovers(target)
-            _convert(file, target)
-        except PermissionError as error:
-            raise PermissionError(
-                f"cannot write the model cache {target.parent}; set CAW_CACHE to a folder you can write"
-            ) from error
-    return str(target)
+    return made_once(cache_folder(file), lambda work: _convert(file, work))
 
 
-def _drop_leftovers(target: Path) -> None:
-    """Remove a target without a config, and old leftovers of killed runs."""
-    if target.exists():
-        shutil.rmtree(target, ignore_errors=True)
-    for folder in target.parent.glob(f"{PARTIAL}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _convert(file: Path, target: Path) -> None:
-    """Dequantise into a temporary folder and move it in place, so that a killed run leaves no half model."""
+def _convert(file: Path, work: Path) -> None:
+    """Write the dequantised model, its tokenizer and where it came from into the folder `work`."""
     require_gguf_packages()
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
-    try:
-        with quiet(), one_sentence(file):
-            folder, name = str(file.parent), file.name
-            loaded = AutoModelForCausalLM.from_pretrained(
-                folder, gguf_file=name, dtype=torch.float32, local_files_only=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
-            settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
-            # transformers does not save a model whose config says it is quantised, so the weights move to a new one
-            config = AutoConfig.for_model(**settings)
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-            model.load_state_dict(loaded.state_dict())
-            model.generation_config.eos_token_id = sorted(end_token_ids(loaded, tokenizer))
-            model.save_pretrained(work)
-            tokenizer.save_pretrained(work)
-        (work / "source.json").write_text(json.dumps({"file": file.name, "bytes": file.stat().st_size}))
-        try:
-            work.rename(target)
-        except OSError:
-            if not (target / "config.json").is_file():
-                raise
-            # another process was faster; its copy is just as good
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with quiet(), one_sentence(file):
+        folder, name = str(file.parent), file.name
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, dtype=torch.float32, local_files_only=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
+        # transformers does not save a model whose config says it is quantised, so the weights move to a new one
+        config = AutoConfig.for_model(**settings)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.load_state_dict(loaded.state_dict())
+        model.generation_config.eos_token_id = sorted(end_token_ids(loaded, tokenizer))
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+    (work / "source.json").write_text(json.dumps({"file": file.name, "bytes": file.stat().st_size}))

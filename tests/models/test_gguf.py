@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 import caw
-from caw.models import gguf
+from caw.models import gguf, made_once
 
 
 def test_gguf_is_converted_once(gguf_file: tuple[Path, Any], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_killed_conversion_is_never_read(gguf_file: tuple[Path, Any], cache: P
     done = subprocess.run([sys.executable, "-c", script, str(gguf_file[0])], capture_output=True, timeout=300)
     assert done.returncode == -9, done.stderr.decode()
     (leftover,) = cache.iterdir()
-    assert leftover.name.startswith(gguf.PARTIAL)
+    assert leftover.name.startswith(made_once.PARTIAL)
     model, _ = caw.load_model(gguf_file[0], device="cpu", dtype="float32")
     assert torch.equal(model.state_dict()["lm_head.weight"], gguf_file[1].state_dict()["lm_head.weight"])
     assert leftover.exists(), "it may belong to a run that is still at work"
@@ -105,12 +105,13 @@ def test_two_conversions_at_once_agree(
     gguf_file: tuple[Path, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other process finishes while this one converts: its copy is used."""
-    original = gguf._convert
+    original, target = gguf._convert, gguf.cache_folder(gguf_file[0])
 
-    def overtaken(file: Path, target: Path) -> None:
+    def overtaken(file: Path, work: Path) -> None:
+        target.mkdir()
         original(file, target)
         (target / "source.json").write_text(json.dumps("the other's"))
-        original(file, target)
+        original(file, work)
 
     monkeypatch.setattr(gguf, "_convert", overtaken)
     caw.load_model(gguf_file[0], device="cpu", dtype="float32")
