@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers.pytorch_utils import Conv1D
 
 from caw import ops
 from caw.decoding.forward.small_linears import SmallLinears
@@ -73,6 +74,27 @@ def test_layers_are_switched_inside_the_block_only():
         assert "forward" not in model[0].__dict__
     with torch.inference_mode(), switch:  # weights may change their dtype after the switch was made
         assert model.bfloat16()(torch.randn(2, 12).bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_row_of_a_conv1d_does_not_depend_on_the_others():
+    """GPT-2's layers keep their weight [in, out]; torch's product of it sums in another order at other rows."""
+    layer, x = Conv1D(24, 7), torch.randn(96, 7)
+    switch = SmallLinears.kept(torch.nn.Sequential(layer), enabled=True)
+    with torch.inference_mode():
+        layer.weight.mul_(torch.randn(7, 24))
+        with switch:
+            together = layer(x)
+            assert all(torch.equal(layer(x[None, :n]), together[None, :n]) for n in (1, 2, 17, 33))
+        assert_close(together, layer(x), "float32")
+
+
+def test_a_changed_conv1d_is_read_again():
+    model, x = torch.nn.Sequential(Conv1D(3, 5)), torch.randn(2, 5)
+    with torch.inference_mode():
+        for _ in range(2):
+            with SmallLinears.kept(model, enabled=True):
+                assert_close(model(x), x @ model[0].weight + model[0].bias, "float32")
+            model[0].weight.data.add_(1.0)
 
 
 def test_an_error_inside_restores_the_layers():

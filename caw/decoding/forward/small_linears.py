@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn import Linear
 from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
 
 from caw import ops
 from caw.decoding.forward.fused_layers import DTYPES, fused_forwards
@@ -25,16 +26,17 @@ class SmallLinears:
     operator each.
 
     Made once for a model and entered around every prefill and step; nothing of it is left outside. Does nothing without
-    the compiled extension, for layers that are not exactly torch.nn.Linear or whose forward somebody replaced, and,
-    call by call, for weights that are not contiguous float32 or bfloat16 on the CPU.
+    the compiled extension, for layers that are not exactly torch.nn.Linear or GPT-2's Conv1D or whose forward somebody
+    replaced, and, call by call, for weights that are not contiguous float32 or bfloat16 on the CPU. Conv1D keeps its
+    weight [in, out], so a copy [out, in] stands beside it for as long as this object lives.
     """
 
     def __init__(self, model: Any, *, enabled: bool) -> None:
         usable = enabled and not ops.missing_extension()
-        layers = [m for m in model.modules() if type(m) is Linear and "forward" not in m.__dict__] if usable else []
-        self._forwards: list[tuple[dict[str, Any], Any]] = [(layer.__dict__, _Forward(layer)) for layer in layers]
+        self._forwards: list[tuple[dict[str, Any], Any]] = []
         if usable:
-            self._forwards += fused_forwards(model)
+            layers = [m for m in model.modules() if type(m) in _FORWARDS and "forward" not in m.__dict__]
+            self._forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
 
     @classmethod
@@ -46,6 +48,9 @@ class SmallLinears:
         now, before = cls(model, enabled=enabled), _kept.get(model)
         if before is None or not before._same(now):
             before = _kept[model] = now
+        for _, forward in before._forwards:
+            if isinstance(forward, _Transposed):
+                forward.refresh()
         return before
 
     def _same(self, other: SmallLinears) -> bool:
@@ -70,11 +75,38 @@ class _Forward:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
-        rows = x.numel() // x.shape[-1]
-        fits = weight.dtype in DTYPES and weight.dtype == x.dtype
-        if not (fits and weight.is_cpu and weight.is_contiguous() and type(weight.data) is torch.Tensor):
-            return linear(x, weight, bias)
-        return ops.small_linear(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], -1)
+        return _product(x, weight, bias) if _fits(x, weight) else linear(x, weight, bias)
 
 
+class _Transposed:
+    """What a Conv1D's forward is: x @ weight [in, out] + bias, its copy [out, in] made by the first call."""
+
+    def __init__(self, layer: Conv1D) -> None:
+        self.layer = layer
+        self._copy: torch.Tensor | None = None
+
+    def refresh(self) -> None:
+        """Copy the weight again, in place, since it may have changed."""
+        if self._copy is not None:
+            self._copy.copy_(self.layer.weight.detach().t())
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        if not _fits(x, weight):
+            return linear(x, weight.t(), bias)
+        if self._copy is None or self._copy.dtype != weight.dtype:
+            self._copy = weight.detach().t().contiguous()
+        return _product(x, self._copy, bias)
+
+
+def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    fits = weight.dtype in DTYPES and weight.dtype == x.dtype
+    return fits and weight.is_cpu and weight.is_contiguous() and type(weight.data) is torch.Tensor
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return ops.small_linear(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+
+
+_FORWARDS = {Linear: _Forward, Conv1D: _Transposed}
 _kept: WeakKeyDictionary[Any, SmallLinears] = WeakKeyDictionary()
