@@ -122,3 +122,13 @@ def test_time_over_plain() -> None:
     assert rows["the paper's sequential look-ahead, KGW, 32 tokens; 200 tokens"] == [
         f"{ratios['float32', slow, 1]}; {ratios['long', slow, 1]}", f"200 tokens: {ratios['long', slow, 8]}",
     ]  # fmt: skip
+
+
+def test_how_many_accusations_are_wrong() -> None:
+    level, power, texts = 0.001, 0.95, 100_000
+    for marked, right, wrong, share in table("p-values.md", "| of 100,000 texts are marked |"):
+        many = int(marked.replace(",", ""))
+        found, false = power * many, level * (texts - many)
+        assert float(right.replace(",", "")) == found and round(false) == int(wrong)
+        digits = len(share.removesuffix(" %").partition(".")[2])
+        assert round(100 * false / (found + false), digits) == float(share.removesuffix(" %"))
