@@ -55,6 +55,8 @@ def serve(
     max_length: serving.MaxLength = 2048,
     max_waiting: serving.MaxWaiting = 256,
     max_choices: serving.MaxChoices = 16,
+    max_connections: serving.MaxConnections = 1000,
+    proxy: serving.Proxies = None,
     max_body: serving.MaxBody = 1 << 20,
     timeout: serving.Timeout = 600.0,
     read_timeout: serving.ReadTimeout = 20.0,
@@ -93,11 +95,12 @@ def serve(
             rules=MarkRules(
                 found_at=found_at, strict=strict, exempt_below=exempt_below, exempt_thinking=exempt_thinking
             ), max_waiting=max_waiting,
-            max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
+            max_connections=max_connections, proxies=tuple(proxy or ()), max_choices=max_choices,
+            max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
             read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
         )  # fmt: skip
         if registry is None:
-            serving.check_access(settings.local, key)
+            serving.check_access(settings, key)
         else:
             key = serving.check_registry(key, receipts)
         mark = opt.build_watermark(
@@ -120,6 +123,7 @@ def serve(
         kept = None if registry is None else opened(registry)
         log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
         log.check()
+        serving.tell_open(log)
         from caw.serve.planning import Planned
         from caw.serve.running import server_for
         from caw.serve.service import Service

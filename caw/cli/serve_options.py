@@ -30,6 +30,12 @@ BatchSize = Annotated[int, panel(LIMITS, "Texts decoded at once.", "--batch-size
 MaxLength = Annotated[int, panel(LIMITS, "Most tokens of a text, its prompt included.", "--max-length")]
 MaxWaiting = Annotated[int, panel(LIMITS, "Texts that may wait; more are refused with 429.", "--max-waiting")]
 MaxChoices = Annotated[int, panel(LIMITS, "Texts that one request may ask for.", "--max-choices")]
+MaxConnections = Annotated[int, panel(LIMITS, "Connections of all clients together.", "--max-connections")]
+Proxies = Annotated[
+    list[str] | None,
+    panel(SERVING, "Address or network of a proxy whose word for the client's address is taken; may be repeated.",
+          "--proxy"),
+]  # fmt: skip
 MaxBody = Annotated[int, panel(LIMITS, "Bytes that a request may have.", "--max-body")]
 Timeout = Annotated[float, panel(LIMITS, "Seconds that a request may take in all.", "--timeout")]
 ReadTimeout = Annotated[float, panel(LIMITS, "Seconds in which a request must have come.", "--read-timeout")]
@@ -59,9 +65,12 @@ MaxFactor = Annotated[
 ]  # fmt: skip
 
 
-def check_access(host_is_local: bool, key: str | None) -> None:
+def check_access(settings: ServerSettings, key: str | None) -> None:
     """Raise ValueError where strangers could reach a server that knows no API keys, or nothing marks."""
-    if not host_is_local:
+    if settings.proxies:
+        raise ValueError("a server without a registry of API keys must not be reached by proxies, got --proxy; leave "
+                         "it out")  # fmt: skip
+    if not settings.local:
         raise ValueError(
             "a server without a registry of API keys must listen at this machine alone, got another --host; leave "
             "--host out"
@@ -76,6 +85,13 @@ def check_registry(key: str | None, receipts: Path | None) -> str:
         if given is not None:
             raise ValueError(f"a registry has its own keys and receipts, got {option} as well; leave it out")
     return str(secrets.randbits(64))
+
+
+def tell_open(log: ReceiptLog) -> None:
+    """Say what an earlier end of this or another server cut off. Raises ValueError where the log was tampered with."""
+    still = log.resume()
+    if still:
+        tell(f"{still} receipts are open: of texts that a server which died was making, or that another makes now")
 
 
 def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:

@@ -76,12 +76,32 @@ def verify(lines: Iterable[str], public_key: str | None = None, after: Iterable[
     return chain.verified()
 
 
+def verify_end(connection: sa.Connection, most: int = AT_ONCE) -> str:
+    """The public key that signed the last entry, in hex, if nothing in the last `most` was changed.
+
+    Raises ValueError at the first entry that does not fit.
+    """
+    table = tables.receipts
+    rows = connection.execute(sa.select(table).order_by(table.c.sequence.desc()).limit(most)).all()[::-1]
+    entries = [Entry(row.content, row.digest, row.signature).as_dict() for row in rows]
+    chain, first = _Chain(None), rows[0].sequence
+    if first > 1:
+        keys = sa.select(table.c.content).where(table.c.kind == KEY, table.c.sequence < first)
+        announced = connection.execute(keys.order_by(table.c.sequence.desc()).limit(1)).scalar_one()
+        chain.signers.append(json.loads(announced)["receipt"]["public"])
+        chain.entries, chain.last, chain.name = first - 1, entries[0]["previous"], entries[0]["chain"]
+        chain.whole = False
+    for entry in entries:
+        chain.add(_parsed(canonical(entry), entry["sequence"]), entry["sequence"])
+    return chain.signers[-1]
+
+
 class _Chain:
-    """What is known of the entries so far."""
+    """What is known of the entries so far. whole: whether they are all from the first one on."""
 
     def __init__(self, public_key: str | None) -> None:
         self.trusted = public_key.lower() if public_key is not None else None
-        self.entries, self.last, self.name = 0, "", ""
+        self.entries, self.last, self.name, self.whole = 0, "", "", True
         self.signers: list[str] = []
         self.begun: dict[str, bool] = {}  # receipts, and whether they were closed
 
@@ -120,7 +140,7 @@ class _Chain:
                 _refuse(number, "a receipt of its own", f"{receipt} again", "a text was counted twice")
             self.begun[receipt] = False
         elif kind == CLOSED:
-            if self.begun.get(receipt) is not False:
+            if self.begun.get(receipt, self.whole):
                 _refuse(number, "the end of an open receipt", receipt, "it had not begun, or was closed already")
             self.begun[receipt] = True
         else:

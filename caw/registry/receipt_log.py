@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from caw.registry import tables
+from caw.registry.audit import verify_end
 from caw.registry.chain import BEGUN, CLOSED, KEY, Entry, Signer, canonical
 from caw.registry.database import Database, RefusedError
 from caw.registry.master_key import MasterKeys
@@ -70,6 +71,17 @@ class ReceiptLog:
             self._signer(connection)
             now = self._database.clock().isoformat()
             connection.execute(tables.facts.update().where(tables.facts.c.name == "checked").values(value=now))
+
+    def resume(self) -> int:
+        """See `caw.serve.contracts.ReceiptLog`. Only the end of the log is verified, which takes a moment."""
+        with self._database.writing() as connection:
+            now = self._signer(connection).public
+        kinds = sa.select(TABLE.c.kind, sa.func.count()).group_by(TABLE.c.kind)
+        with self._database.reading() as connection:
+            if verify_end(connection) != now:
+                raise ValueError("the log of receipts must end under this registry's key, found another; see to it")
+            counts = {row[0]: row[1] for row in connection.execute(kinds)}
+        return int(counts.get(BEGUN, 0) - counts.get(CLOSED, 0))
 
     def append(self, kind: str, receipt: str, fields: dict[str, Any]) -> None:
         """Make an entry durable before returning."""

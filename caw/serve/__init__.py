@@ -1,7 +1,8 @@
 """`caw serve`: an OpenAI-compatible endpoint that marks what it says.
 
 contracts    what it asks of a registry of keys and of a log of receipts
-app          what each path does; guard: what stands before it; running: sockets and signals
+app          what each path does; guard: what stands before it
+running      sockets and signals; connections: slow clients and too many
 requests     what clients send; prompts: their ids
 marking      whether and how their texts are marked
 service      from a request to an order: texts whose receipts have begun

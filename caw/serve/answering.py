@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -24,13 +23,13 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class GoneError(Exception):
-    """The client left, or takes nothing any more."""
+    """The client left."""
 
 
 class Answer(Response):
     """Makes an order and sends it.
 
-    A client that leaves, or that takes nothing for `write_timeout` seconds, ends its texts at their next token. An
+    A client that leaves, or that is cut off because it takes nothing, ends its texts at their next token. An
     error in the middle of a stream is its last event, without [DONE], and the connection is closed.
     """
 
@@ -115,9 +114,8 @@ class Answer(Response):
 
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
         try:
-            with anyio.fail_after(self.settings.write_timeout):
-                await send(message)
-        except (TimeoutError, OSError) as error:
+            await send(message)
+        except OSError as error:
             raise GoneError from error
 
 

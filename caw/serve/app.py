@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from caw.serve.answering import Answer
+from caw.serve.contracts import Tenant
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, ApiError, encoded
 from caw.serve.guard import Guard
@@ -37,11 +38,15 @@ def make_app(service: Service) -> FastAPI:
         finally:
             await service.close()
 
-    # no pages of documentation: they would fetch scripts from elsewhere
-    app = FastAPI(title="caw", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    # no pages of documentation: they would fetch scripts from elsewhere; no redirects: they would go where the client's
+    # own Host says
+    app = FastAPI(
+        title="caw", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
+    app.state.service = service
     metrics = Metrics(service.engine)
     settings = service.settings
-    hosts = {*LOOPBACK, "[::1]"} if settings.local else None
+    hosts = {*LOOPBACK, "[::1]"} if settings.local and not settings.proxies else None
     app.add_middleware(Guard, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
     _add_errors(app, metrics)
     _add_status(app, service, metrics)
@@ -50,13 +55,27 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
+async def _client(request: Request) -> Tenant:
+    found: Tenant = await request.app.state.service.tenant(_bearer(request))
+    return found
+
+
+async def _asker(request: Request) -> Tenant | None:
+    bearer = _bearer(request)
+    found: Tenant | None = await request.app.state.service.visitor() if bearer is None else await _client(request)
+    return found
+
+
+# found before a body is looked into: strangers cost no more than reading it
+Client = Annotated[Tenant, Depends(_client)]
+Asker = Annotated[Tenant | None, Depends(_asker)]
+
+
 def _add_detection(app: FastAPI, service: Service) -> None:
     """The path of texts that are to be tested."""
 
     @app.post("/v1/detect")
-    async def detect(asked: DetectRequest, request: Request) -> Response:
-        bearer = _bearer(request)
-        tenant = await service.tenant(bearer) if bearer is not None else await service.visitor()
+    async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
         address = request.client.host if request.client else ""
         return _json(await service.detection.answer(asked, tenant, address))
 
@@ -66,28 +85,25 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
-    async def answer(asked: Any, shape: Shape, request: Request) -> Response:
-        tenant = await service.tenant(_bearer(request))
+    async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:
         order = await service.order(asked, tenant, shape.prefix)
         metrics.taken(order)
         return Answer(order, shape, service.settings, metrics, usage=_wants_usage(asked))
 
     @app.post("/v1/chat/completions")
-    async def chat_completions(asked: ChatRequest, request: Request) -> Response:
-        return await answer(asked, chat, request)
+    async def chat_completions(asked: ChatRequest, tenant: Client) -> Response:
+        return await answer(asked, chat, tenant)
 
     @app.post("/v1/completions")
-    async def plain_completions(asked: CompletionRequest, request: Request) -> Response:
-        return await answer(asked, completions, request)
+    async def plain_completions(asked: CompletionRequest, tenant: Client) -> Response:
+        return await answer(asked, completions, tenant)
 
-    @app.get("/v1/models")
-    async def models(request: Request) -> Response:
-        await service.tenant(_bearer(request))
+    @app.get("/v1/models", dependencies=[Depends(_client)])
+    async def models() -> Response:
         return _json({"object": "list", "data": [model]})
 
-    @app.get("/v1/models/{name:path}")
-    async def one_model(name: str, request: Request) -> Response:
-        await service.tenant(_bearer(request))
+    @app.get("/v1/models/{name:path}", dependencies=[Depends(_client)])
+    async def one_model(name: str) -> Response:
         service.check_model(name)
         return _json(model)
 
@@ -124,7 +140,8 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(str(part)[:64] for part in first["loc"] if part != "body")
+        broken = first["type"] == "json_invalid"  # its place is a number of letters
+        where = "" if broken else ".".join(str(part)[:64] for part in first["loc"] if part != "body")
         message = f"the request is not valid: {where or 'body'}: {first['msg']}"
         return await refused(request, ApiError(BAD, message, parameter=where or None))
 

@@ -144,3 +144,6 @@ class ReceiptLog(Protocol):
 
     def check(self) -> None:
         """Raise OSError in one sentence where no receipt could be written now; `/health` asks."""
+
+    def resume(self) -> int:
+        """How many receipts are open; called when a server starts. ValueError where the log was tampered with."""

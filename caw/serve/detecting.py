@@ -19,13 +19,13 @@ from caw.io.unicode import is_unicode
 from caw.serve.contracts import KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.planning import Planned
-from caw.serve.rates import Rates
+from caw.serve.rates import Rates, asker_of
 
 LEVEL = 1e-3  # share of unmarked texts that may be called marked, all keys together
 MAX_LETTERS = 100_000
 LEAST_TOKENS = 60  # of a text that the public may ask about
 PUBLIC_RATE, PUBLIC_BURST = 0.2, 10  # questions a second of one address, and at once
-MOST_WAITING = 32
+MOST_WAITING, MOST_PUBLIC = 32, 8  # texts that wait in all, and before which the public's may wait
 KEPT = 64  # tenants whose keys are kept ready
 EVERYBODY = "everybody"
 
@@ -60,9 +60,9 @@ class Detection:
         if not 0 < len(asked.text) <= MAX_LETTERS or not is_unicode(asked.text):
             said = f"text must have 1 to {MAX_LETTERS} letters of valid Unicode, got others; send a part of it"
             raise ApiError(BAD, said, parameter="text")
-        if tenant is None and not (self.rates.allows(address) and self.all.allows(EVERYBODY)):
+        if tenant is None and not (self.rates.allows(asker_of(address)) and self.all.allows(EVERYBODY)):
             raise ApiError(BUSY, "too many questions without an API key; try again in a minute", code="rate_limit")
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= (MOST_PUBLIC if tenant is None else MOST_WAITING):
             raise ApiError(BUSY, "too many texts wait to be tested; try again later", code="queue_full")
         self._waiting += 1
         try:

@@ -17,8 +17,8 @@ PORT = re.compile(r":[0-9]*$")
 class Guard:
     """Reads bodies whole before the application sees them: at most `most` bytes, in at most `seconds`.
 
-    hosts: names under which the server may be asked, None = any. A page whose name was made to lead to this machine
-    would otherwise have its visitors' browsers ask it.
+    hosts: names under which the server may be asked, and by none but its own pages; None = any. A page whose name was
+    made to lead to this machine, or that sends forms to it, would otherwise have its visitors' browsers ask it.
     """
 
     def __init__(self, app: ASGIApp, most: int, seconds: float, hosts: Collection[str] | None = None) -> None:
@@ -28,9 +28,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and PORT.sub("", host).lower() not in self.hosts:
-            await _refuse(send, ApiError(FORBIDDEN, "this server is asked under another name; use 127.0.0.1"))
+        if self.hosts is not None and (foreign := self._foreign(dict(scope["headers"]))):
+            await _refuse(send, ApiError(FORBIDDEN, foreign))
             return
         try:
             body = await asyncio.wait_for(self._read(scope, receive), self.seconds)
@@ -48,6 +47,15 @@ class Guard:
             return whole.pop() if whole else await receive()
 
         await self.app(scope, again, send)
+
+    def _foreign(self, headers: dict[bytes, bytes]) -> str:
+        """Why a request is that of somebody else's page, "" where it is none."""
+        host, origin = (headers.get(name, b"").decode("latin-1").lower() for name in (b"host", b"origin"))
+        if PORT.sub("", host) not in (self.hosts or ()):
+            return "this server is asked under another name; use 127.0.0.1"
+        if origin and origin.partition("://")[2] != host:
+            return "this server answers no pages of others; ask it from a program"
+        return ""
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None where the client left before its end."""

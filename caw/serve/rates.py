@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 MOST = 10_000  # askers that are remembered; who is forgotten first asked longest ago
+
+
+def asker_of(address: str) -> str:
+    """Who asks from an address: of IPv6 its /64, because whoever has one address there has 2^64 of them."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
 
 
 class Rates:

@@ -17,6 +17,8 @@ from typing import Any
 
 from caw.serve.contracts import Begun, Closed
 
+BEGUN, CLOSED = b'{"event":"begun"', b'{"event":"closed"'
+
 
 class NoReceipts:
     """A `ReceiptLog` that keeps nothing."""
@@ -29,6 +31,9 @@ class NoReceipts:
 
     def check(self) -> None:
         return
+
+    def resume(self) -> int:
+        return 0
 
 
 class JsonlReceipts:
@@ -46,6 +51,16 @@ class JsonlReceipts:
     def begin(self, begun: Begun) -> _Open:
         self.write({"event": "begun", **dataclasses.asdict(begun)})
         return _Open(self, begun.id)
+
+    def resume(self) -> int:
+        """See `ReceiptLog`; a line that was cut off in the middle is ended."""
+        still, last = 0, b"\n"
+        with open(self.path, "rb") as file:
+            for last in file:
+                still += last.startswith(BEGUN) - last.startswith(CLOSED)
+        if not last.endswith(b"\n"):
+            os.write(self._file, b"\n")
+        return max(0, still)
 
     def check(self) -> None:
         with self._lock:

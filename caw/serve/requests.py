@@ -5,7 +5,7 @@ A parameter that is not served is accepted at its neutral value, at which it cha
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,13 @@ from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
 
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
+MAX_PROMPTS, MAX_PARTS, MAX_OTHERS = 1024, 4096, 256
+
+T = TypeVar("T")
+# a list whose first bad item is the last one looked at: a million of them would take seconds, and each has an error
+Quick = Annotated[list[T], Field(fail_fast=True)]
+Few = Annotated[list[T], Field(fail_fast=True, max_length=MAX_PROMPTS)]
+Parts = Annotated[list[T], Field(fail_fast=True, max_length=MAX_PARTS)]
 # parameters that are not served, with the values that change nothing besides None; anything may be said of EVERYTHING
 EVERYTHING = object()
 NEUTRAL: dict[str, Any] = {
@@ -42,14 +49,17 @@ class Sampling(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     n: int | None = Field(default=None, ge=1, le=1024)
     seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 64)
-    stop: str | list[str] | None = None
+    stop: str | Few[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     watermark: bool | None = None
 
     def check(self) -> None:
         """Raise ApiError for what is not served."""
-        for name, value in (self.model_extra or {}).items():
+        others = self.model_extra or {}
+        if len(others) > MAX_OTHERS:
+            raise ApiError(BAD, f"a request may have {MAX_OTHERS} parameters besides those served, got {len(others)}")
+        for name, value in others.items():
             allowed = NEUTRAL.get(name, (False, 0, "", [], {}))
             if value is None or allowed is EVERYTHING or any(_same(value, one) for one in allowed):
                 continue
@@ -78,7 +88,7 @@ class Sampling(BaseModel):
 class CompletionRequest(Sampling):
     """`/v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Few[str] | Quick[int] | Few[Quick[int]]
     logprobs: int | None = Field(default=None, ge=0, le=5)
 
     @property
@@ -95,7 +105,7 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Parts[TextPart] | None = None
 
     def as_template(self) -> dict[str, Any]:
         """What a chat template is given."""
@@ -106,7 +116,7 @@ class Message(BaseModel):
 class ChatRequest(Sampling):
     """`/v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1, max_length=4096)
+    messages: Parts[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=1 << 24)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)

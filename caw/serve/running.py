@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from caw.serve.app import make_app
+from caw.serve.connections import protocol_for
 from caw.serve.service import Service
-from caw.serve.settings import ServerSettings
+
+OWN_FILES = 256  # files of a server besides its connections: libraries, receipts, databases
 
 
 def server_for(service: Service, tell: Callable[[str], None] = lambda where: None) -> QuietServer:
     """A uvicorn server of a service; `.run()` serves until SIGINT or SIGTERM, then finishes what is under way.
 
-    tell: called with its URL once it listens.
+    tell: called with its URL once it listens. Raises ValueError where a process may not have that many connections.
     """
     settings = service.settings
+    _allow_files(settings.max_connections)
     config = uvicorn.Config(
-        make_app(service), host=settings.host, port=settings.port, http=_protocol(settings), ws="none", loop="asyncio",
-        log_level="warning", access_log=False, server_header=False, date_header=False, proxy_headers=False,
+        make_app(service), host=settings.host, port=settings.port, http=protocol_for(settings), ws="none",
+        loop="asyncio", log_level="warning", access_log=False, server_header=False, date_header=False,
+        proxy_headers=bool(settings.proxies), forwarded_allow_ips=list(settings.proxies),
         timeout_keep_alive=int(settings.read_timeout) or 1, timeout_graceful_shutdown=int(settings.grace),
         limit_concurrency=None, backlog=1024,
     )  # fmt: skip
@@ -64,40 +66,13 @@ class QuietServer(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _protocol(settings: ServerSettings) -> type[asyncio.Protocol]:
-    """HTTP/1.1 whose clients have `read_timeout` seconds for the head of each request."""
-
-    class Patient(H11Protocol):
-        head: asyncio.TimerHandle | None = None
-
-        @property
-        def between(self) -> bool:
-            """Whether no request is under way."""
-            return self.cycle is None or self.cycle.response_complete
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.head = self.loop.call_later(settings.read_timeout, self.late)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if not self.between:
-                self.stop()
-            elif self.head is None:  # a part of the next request's head
-                self.head = self.loop.call_later(settings.read_timeout, self.late)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.stop()
-            super().connection_lost(exc)
-
-        def stop(self) -> None:
-            if self.head is not None:
-                self.head.cancel()
-                self.head = None
-
-        def late(self) -> None:
-            self.head = None
-            if self.between and not self.transport.is_closing():
-                self.transport.close()
-
-    return Patient
+def _allow_files(connections: int) -> None:
+    """Let this process have so many connections. Raises ValueError where the system does not."""
+    least, (soft, hard) = connections + OWN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < least:
+        raise ValueError(
+            f"max_connections must be at most {hard - OWN_FILES}, as many files as a process may have here, got "
+            f"{connections}; choose fewer, or raise the limit (`ulimit -Hn`)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < least:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))

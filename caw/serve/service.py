@@ -104,7 +104,7 @@ class Service:
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
         try:
             for choice, request in enumerate(requests):
-                order.texts.append(await self.threaded(self._text, order, tenant, choice, request, asked.stops))
+                order.texts.append(await self.threaded(self._text, order, tenant, choice, request, asked))
             self.engine.submit([text.job for text in order.texts])
         except (BusyError, ClosedError) as error:
             await order.end("failed")
@@ -156,9 +156,9 @@ class Service:
             log_probs=asked.alternatives is not None,
         )  # fmt: skip
 
-    def _text(self, order: Order, tenant: Tenant, choice: int, request: Request, strings: Sequence[str]) -> TextOrder:
+    def _text(self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked) -> TextOrder:
         """One text of an order, its receipt begun."""
-        marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(strings))
+        marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
         buffered, tested = not order.stream or marking.strict, None
         if marking.found_at is not None:
             tested = partial(self._attempts, request, stops, marking.found_at, once=not buffered)
@@ -173,7 +173,8 @@ class Service:
         except Exception as error:
             LOG.exception("a receipt could not be begun")
             raise ApiError(503, "no receipt can be written, so no text is made; try again later") from error
-        thinking = partial(Thinking, self.planned.tokenizer, request.ids) if marking.thinks else None
+        by_template = request.ids if isinstance(asked, ChatRequest) else ()
+        thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
         job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking)
         return TextOrder(job, begun, handle, Unfolding(stops))
 

@@ -17,7 +17,7 @@ class Thinking:
     A later one is none: a client could have the whole answer written in it.
 
     Args:
-        prompt: token ids.
+        prompt: token ids; none of a prompt that the client wrote to its end, who would open a section there.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("environment")
         (["--host", "0.0.0.0"], "must listen at this machine alone"),
         (["--strict"], "strict belongs to found_at"), (["--found-at", "2"], "found_at must be a number in (0, 1)"),
         (["--port", "70000"], "port must be an integer"), (["--batch-size", "0"], "batch must be an integer"),
-        (["--watermark", "none"], "marks all it says"),
+        (["--watermark", "none"], "marks all it says"), (["--proxy", "10.0.0.7"], "must not be reached by proxies"),
+        (["--proxy", "me"], "proxies must be addresses or networks"),
         (["--policy", "fixed", "--theta", "0.5"], "option of policy capacity"),
     ],
 )  # fmt: skip

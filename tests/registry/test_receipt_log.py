@@ -16,7 +16,7 @@ from registry.conftest import Clock
 from registry.samples import begun, closed
 
 from caw.registry import Registry, open_registry
-from caw.registry.audit import Verified, export_lines, verify
+from caw.registry.audit import Verified, export_lines, verify, verify_end
 from caw.registry.database import Database
 from caw.registry.master_key import MasterKeys
 from caw.serve.contracts import ReceiptLog
@@ -138,6 +138,33 @@ def test_a_database_that_cannot_be_written_fails_closed(registry: Registry, tmp_
     registry.receipts.check()
     found = verified(registry)
     assert (found.begun, found.closed) == (1, 1)
+
+
+def test_a_server_that_starts_says_what_was_cut_and_verifies_the_end(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert registry.receipts.resume() == 0
+    for number in range(5):
+        registry.receipts.begin(begun(str(number))).close(closed())
+    registry.receipts.rotate_signer()
+    handle = registry.receipts.begin(begun("cut"))
+    registry.receipts.begin(begun("cut too"))
+    assert registry.receipts.resume() == 2
+    monkeypatch.setattr(verify_end, "__defaults__", (3,))  # the end alone, whose signer is announced before it
+    handle.close(closed())
+    for number in range(3):
+        registry.receipts.begin(begun(f"more {number}"))
+    assert registry.receipts.resume() == 4
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        last = "WHERE sequence = (SELECT max(sequence) FROM caw_receipts)"
+        connection.execute(f"UPDATE caw_receipts SET content = replace(content, 'acme', 'evil') {last}")
+    with pytest.raises(ValueError, match="the entry was changed"):
+        registry.receipts.resume()
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        connection.execute(f"UPDATE caw_receipts SET content = replace(content, 'evil', 'acme') {last}")
+        connection.execute(f"DELETE FROM caw_receipts {last} - 1")
+    with pytest.raises(ValueError, match="one was dropped"):
+        registry.receipts.resume()
 
 
 def test_kill_9_loses_no_receipt_of_a_sent_text_and_doubles_none(registry: Registry, url: str) -> None:

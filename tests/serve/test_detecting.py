@@ -14,7 +14,8 @@ from serve.test_answering import post
 import caw
 from caw.serve import rates
 from caw.serve.contracts import MarkKey, Tenant
-from caw.serve.rates import Rates
+from caw.serve.detecting import MOST_PUBLIC
+from caw.serve.rates import Rates, asker_of
 
 UNMARKED = "a text that nobody marked, about small models and blue skies and few words. " * 6
 
@@ -76,6 +77,23 @@ def test_the_public_gets_a_word_and_no_number(marked: dict[str, str]) -> None:
         answers = [ask(served, {"text": "short"}, None) for _ in range(8)]
         assert [status for status, _ in answers][-1] == 429 and answers[0][0] == 200
         assert ask(served, {"text": marked["k1"]})[1]["verdict"] == "marked", "tenants are not limited with them"
+
+
+def test_the_public_cannot_fill_the_queue(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.service.detection, "_waiting", MOST_PUBLIC)
+    assert ask(served, {"text": UNMARKED}, None)[1]["error"]["code"] == "queue_full"
+    assert ask(served, {"text": UNMARKED})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "address, asker",
+    [
+        ("192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"), ("", ""),
+    ],
+)  # fmt: skip
+def test_who_has_one_address_of_ipv6_has_many(address: str, asker: str) -> None:
+    assert asker_of(address) == asker
 
 
 def test_who_has_a_wrong_key_is_not_the_public(served: Running) -> None:

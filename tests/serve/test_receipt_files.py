@@ -75,7 +75,23 @@ def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
         JsonlReceipts(tmp_path)
 
 
+def test_a_server_that_starts_says_what_was_cut(tmp_path: Path) -> None:
+    """A line without its end is ended: what came after it was lost with it."""
+    path = tmp_path / "r.jsonl"
+    log = JsonlReceipts(path)
+    assert log.resume() == 0
+    log.begin(begun("a")).close(CLOSED)
+    log.begin(begun("b"))
+    with open(path, "ab") as file:
+        file.write(b'{"event":"clo')
+    log = JsonlReceipts(path)
+    assert log.resume() == 1 and log.resume() == 1
+    log.begin(begun("c"))
+    assert json.loads(path.read_text().splitlines()[-1])["id"] == "c" and log.resume() == 2
+
+
 def test_no_receipts() -> None:
     log: Any = NoReceipts()
     log.check()
+    assert log.resume() == 0
     log.begin(begun("a")).close(CLOSED)

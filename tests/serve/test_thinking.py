@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from serve.serving import DIRECTORY, KEY, MARK, Directory, parts, running
+from serve.serving import DIRECTORY, KEY, MARK, NAME, Directory, chat_ids, parts, running
 
 import caw
 from caw.serve import thinking
@@ -32,9 +32,14 @@ def test_the_section_is_the_one_at_the_beginning(prompt: str, text: str, inside:
 
 
 def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the closing string the model's own tokens, behind it those that its mark gives."""
+    """Up to the closing string the model's own tokens, behind it those that its mark gives.
+
+    Only the chat template opens a section: clients who write prompts to their end got all of their texts unmarked.
+    """
     model, tokenizer = parts()
-    prompt: Any = tokenizer("x<think>")["input_ids"]
+    monkeypatch.setattr(tokenizer, "chat_template", tokenizer.chat_template + "<think>")
+    asked = {"role": "user", "content": "x"}
+    prompt: Any = chat_ids(asked)
     [first] = caw.generate(model, tokenizer, [prompt], watermark=MARK.with_key(KEY), max_new_tokens=1,
                            progress=False).sequences  # fmt: skip
     own = caw.generate(model, tokenizer, [[*prompt, *first]], max_new_tokens=60, progress=False).sequences[0]
@@ -44,9 +49,16 @@ def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.Monke
     rules = MarkRules(exempt_thinking=True)
     tenants = {**DIRECTORY.tenants, "thinks": Tenant("thinks", MarkKey("k1", KEY), rules)}
     with running(directory=Directory(tenants)) as served:
-        text = served.complete(prompt, key="thinks", max_tokens=60).choices[0].text
+
+        def said(key: str) -> str:
+            chat = served.client(key).chat.completions
+            answer = chat.create(model=NAME, messages=[asked], temperature=0, max_tokens=60)  # type: ignore[list-item]
+            return str(answer.choices[0].message.content)
+
+        text = said("thinks")
         assert served.log.begun[-1].policy.endswith("; thinking sections unmarked")
-        whole = served.complete(prompt, key="one", max_tokens=60).choices[0].text
+        whole = said("one")
+        written = served.complete(prompt, key="thinks", max_tokens=60).choices[0].text
     unmarked = tokenizer.decode([*first, *own[:place]])
-    assert text.startswith(unmarked) and not whole.startswith(unmarked)
+    assert text.startswith(unmarked) and not whole.startswith(unmarked) and written == whole
     assert not text.startswith(tokenizer.decode([*first, *own[: place + 25]])), "marked again behind the section"

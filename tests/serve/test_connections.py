@@ -1,0 +1,97 @@
+"""Connections: clients that are slow, take nothing, or are too many."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+from serve.serving import running, until
+from serve.test_answering import ASK, everything
+
+from caw.serve import connections
+from caw.serve import running as module
+
+
+def test_a_client_that_takes_nothing_is_cut_off() -> None:
+    """Others are served meanwhile, and its row is free again; the connection was kept for ever once it was closing."""
+    with running(write_timeout=0.3, max_length=512, batch=2) as served:
+        for listening in served.server.servers[0].sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect(("127.0.0.1", served.port))
+        ask = {**ASK, "stream": True, "max_tokens": 500, "logprobs": 5, "n": 2}
+        body = json.dumps(ask).encode()
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
+                     b"content-length: %d\r\ncontent-type: application/json\r\n\r\n" % len(body) + body)  # fmt: skip
+        until(lambda: served.log.begun)
+        assert served.complete("the sky", max_tokens=5).choices[0].text
+        served.idle()
+        assert sorted(one.ending for one in served.log.closed) == ["cancelled", "cancelled", "complete"]
+        own = slow.getsockname()
+        until(lambda: own not in {one.client for one in served.server.server_state.connections}, 5)
+        slow.close()
+
+
+def test_a_client_that_takes_little_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it takes more than the least rate, however small its buffers."""
+    monkeypatch.setattr(connections, "LEAST_RATE", 2000)
+    with running(write_timeout=0.2) as served:
+        for listening in served.server.servers[0].sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect(("127.0.0.1", served.port))
+        body = json.dumps({**ASK, "max_tokens": 30, "logprobs": 5, "n": 8}).encode()
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n"
+                     b"content-type: application/json\r\nconnection: close\r\n"
+                     b"content-length: %d\r\n\r\n" % len(body) + body)  # fmt: skip
+        parts, started = [], time.monotonic()
+        while part := slow.recv(1024):
+            parts.append(part)
+            time.sleep(0.02)
+        assert time.monotonic() - started > 0.4, "slower than write_timeout, or nothing is tested"
+        answer = json.loads(b"".join(parts).partition(b"\r\n\r\n")[2])
+        assert len(answer["choices"]) == 8
+
+
+def test_slow_heads_and_bodies_are_not_waited_for() -> None:
+    with running(read_timeout=0.3) as served:
+        for sent in (
+            b"", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n",
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{",
+        ):  # fmt: skip
+            started = time.monotonic()
+            with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+                connection.sendall(sent)
+                answer = everything(connection)
+            assert time.monotonic() - started < 20
+            assert (b"408" in answer) == sent.endswith(b"{"), sent
+        assert served.complete("the sky", max_tokens=3).choices[0].text
+
+
+def test_of_too_many_connections_those_go_that_asked_nothing() -> None:
+    """Whoever only opens connections keeps nobody else out."""
+    with running(max_connections=3) as served:
+        idle = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in range(2)]
+        idle.append(socket.create_connection(("127.0.0.1", served.port), timeout=30))
+        idle[2].sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{")
+        until(lambda: len(served.server.server_state.connections) == 3)
+        for _ in range(4):
+            assert served.complete("the sky", max_tokens=3).choices[0].text
+        for connection in idle:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+
+
+def test_more_connections_than_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(module.resource, "getrlimit", lambda kind: (100, 2000))
+    monkeypatch.setattr(module.resource, "setrlimit", lambda kind, both: limits.append(both))
+    module._allow_files(1000)
+    assert limits == [(1256, 2000)]
+    with pytest.raises(ValueError, match="max_connections must be at most 1744"):
+        module._allow_files(1745)
