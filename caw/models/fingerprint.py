@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,11 +12,12 @@ SAMPLES = 16  # of a tensor, evenly spaced; another training, precision or quant
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256, in hex, of the names, shapes, dtypes and some values of a model's parameters."""
+    """SHA-256, in hex, of the names, shapes, dtypes and some values of a model's parameters and buffers."""
     found = hashlib.sha256()
-    for name, parameter in model.named_parameters():
+    for name, parameter in chain(model.named_parameters(), model.named_buffers()):
         flat = parameter.detach().flatten()
-        places = torch.linspace(0, max(flat.numel() - 1, 0), SAMPLES).long().to(flat.device)
+        # in integers: float32 cannot name the last place of a tensor of more than 2^24 numbers
+        places = torch.arange(SAMPLES, device=flat.device) * max(flat.numel() - 1, 0) // (SAMPLES - 1)
         values = flat[places].float().tolist() if flat.numel() else []
         found.update(repr((name, tuple(parameter.shape), str(parameter.dtype), values)).encode())
     return found.hexdigest()
