@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
 from caw.cli.errors import BAD_LINES, complain, user_errors
+from caw.cli.marked_lines import MarkedLines, read_marked_lines
 from caw.defaults import THETA
 from caw.io.files import check_paths
-from caw.io.inputs import open_input
-from caw.io.jsonl import Row, read_rows
-from caw.io.progress import doing, watched
+from caw.io.progress import doing
 from caw.models import load_tokenizer
 from caw.requirements import require
 
 if TYPE_CHECKING:
+    from caw.detection.calibration import Calibration
     from caw.detection.weights import TokenWeights
     from caw.evaluator import Evaluator
-    from caw.watermarks import Watermark
 
 
 def detection_weights(
-    tokenizer: Annotated[
-        str, typer.Option(help="Tokenizer of the model that wrote the texts; the table is made for it.")
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Table to write, a .safetensors file; with --reader a JSON file.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Table to write, a .safetensors file.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Tokenizer of the model that wrote the texts; the table is made for it.")
+    ] = None,
     input: Annotated[
         str | None,
         typer.Option("--input", "-i", help="JSONL of marked texts, as `caw generate` writes them; - is stdin."),
@@ -48,17 +50,27 @@ def detection_weights(
     ] = None,
     evaluator: Annotated[str | None, typer.Option(help="With --positions: the evaluator, by name or file.")] = None,
     theta: Annotated[float, typer.Option(help="With --positions: theta of the policy that will mark.")] = THETA,
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a table: what this model may believe of texts whose prompts it does not know, for "
+            "`caw detect --weights model:NAME --calibration`."
+        ),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="With --reader: cpu, cuda, ... [cuda if there is one].")] = None,
+    dtype: Annotated[str | None, typer.Option(help="With --reader: precision that it runs in [auto].")] = None,
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
     prior: Annotated[
         float | None, typer.Option(help="How much evidence a rare token borrows from its kind [what fits best].", min=1)
     ] = None,
 ) -> None:
-    """Make a table of weights for `caw detect --weights`.
+    """Make a table of weights for `caw detect --weights`, or a calibration of weights from a model.
 
     A policy that protects some kinds of tokens leaves no mark on them; counting them less finds the mark sooner. The
     texts must be marked with other keys than the one that will be tested, by the same policy and on text of the same
     kind; lines belong to the watermark of --config that their key_id names. With --positions no marked text is needed:
-    tokens weigh as strongly as a capacity policy with this --evaluator and --theta would mark them.
+    tokens weigh as strongly as a capacity policy with this --evaluator and --theta would mark them. With --reader the
+    lines say which policy marked them, all the same one.
 
     Examples:
 
@@ -67,12 +79,13 @@ def detection_weights(
     - caw detect --tokenizer smollm2-135m --weights weights.safetensors essay.txt
     - caw detection-weights --tokenizer ./my-model --like smollm2-135m -o my.safetensors
     - caw detection-weights --tokenizer smollm2-135m --positions seen --evaluator smollm2-135m -o weights.safetensors
+    - caw detection-weights --reader smollm2-135m -i practice.jsonl --config keys.yaml -o calibration.json
     """
     bad = 0
     with user_errors():
         if config is not None:
             require("pyyaml", "--config")
-        from caw.detection.weight_estimates import estimate_weights, weights_by_kind
+        from caw.detection.weight_estimates import weights_by_kind
         from caw.detection.weights import TokenWeights
         from caw.evaluator import Evaluator
 
@@ -81,26 +94,35 @@ def detection_weights(
              "--tokenizer": tokenizer},
             {"--output": output},
         )  # fmt: skip
-        about = {"tokenizer": tokenizer, "command": shlex.join(["caw", *sys.argv[1:]])}
+        about = {"tokenizer": tokenizer or reader, "command": shlex.join(["caw", *sys.argv[1:]])}
         if sum(given is not None for given in (like, positions, input)) > 1 or (config is not None and input is None):
             raise ValueError("--like, --positions and --input with --config are three ways, got two; choose one")
+        if reader is not None and (input is None or config is None):
+            raise ValueError("--reader learns from marked texts, got none; give --input and --config")
+        if reader is None and (device is not None or dtype is not None):
+            raise ValueError("--device and --dtype say how --reader runs, which is missing; add it")
+        if tokenizer is None and reader is None:
+            raise ValueError("a table is made for a tokenizer, got none; give --tokenizer, or --reader")
+        made: TokenWeights | Calibration
         if positions is not None:
             if evaluator is None:
                 raise ValueError("--positions needs --evaluator, got none; name shipped weights or a file")
             with doing("weighing tokens"):
-                table = from_positions(positions, Evaluator.load(evaluator), theta, tokenizer, about)
+                made = from_positions(positions, Evaluator.load(evaluator), theta, str(tokenizer), about)
         elif like is not None:
-            table = weights_by_kind(TokenWeights.load(like), load_tokenizer(tokenizer), about)
+            made = weights_by_kind(TokenWeights.load(like), load_tokenizer(str(tokenizer)), about)
         else:
             if input is None or config is None:
                 raise ValueError("expected --input and --config, --like, or --positions, got none; give marked texts")
-            marks = {mark.key_id: mark for mark in read_key_list(config).values()}
-            texts, bad = read_texts(input, field, marks)
-            loaded = load_tokenizer(tokenizer)
-            with doing("weighing tokens"):
-                table = estimate_weights(texts, loaded, len(loaded), prior, about)
-        table.save(output)
-        _show(table.provenance)
+            lines = read_marked_lines(input, field, {mark.key_id: mark for mark in read_key_list(config).values()})
+            bad = lines.bad
+            if reader is not None:
+                made = learned(reader, lines, about, device, dtype)
+            else:
+                made = estimated(str(tokenizer), lines, prior, about)
+        made.save(output)
+        if isinstance(made, TokenWeights):
+            _show(made.provenance)
         complain(f"wrote {output}")
     if bad:
         raise typer.Exit(BAD_LINES)
@@ -126,26 +148,27 @@ def from_positions(
     return expected_weights(ids, strengths_of(capacity, theta), loaded, size, about)
 
 
-def read_texts(source: str, field: str, marks: dict[str, Watermark]) -> tuple[dict[Watermark, list[Any]], int]:
-    """Texts (or ids) by watermark, and how many lines were bad (each reported)."""
-    texts: dict[Watermark, list[Any]] = {}
-    bad = 0
-    with open_input(source) as stream:
-        for row in watched(read_rows(stream), "reading texts", "texts"):
-            try:
-                if not isinstance(row, Row):
-                    raise ValueError(row.message)
-                content, key_id = row.value.get(field), row.value.get("key_id")
-                if not isinstance(content, (str, list)):
-                    raise ValueError(f"{field!r} must be a text or a list of token ids, it is not; name the --field")
-                if key_id not in marks:
-                    known = ", ".join(marks)
-                    raise ValueError(f"key_id must be one of --config's ({known}), got {key_id!r}; add that key")
-                texts.setdefault(marks[key_id], []).append(content)
-            except ValueError as error:
-                bad += 1
-                complain(f"{source}, line {row.number}: {error}")
-    return texts, bad
+def estimated(tokenizer: str, lines: MarkedLines, prior: float | None, about: dict[str, Any]) -> TokenWeights:
+    """The table of texts that other keys marked."""
+    from caw.detection.weight_estimates import estimate_weights
+
+    loaded = load_tokenizer(tokenizer)
+    with doing("weighing tokens"):
+        return estimate_weights(lines.texts, loaded, len(loaded), prior, about)
+
+
+def learned(
+    reader: str, lines: MarkedLines, about: dict[str, Any], device: str | None, dtype: str | None
+) -> Calibration:
+    """What the model `reader` may believe of texts whose prompts it does not know."""
+    require("scikit-learn", "--reader")
+    from caw.fitting.fit_calibration import fit_calibration
+    from caw.models import ModelWeights, load_model
+
+    texts, policy = lines.as_strong(), lines.one_policy(reader)
+    with doing(f"loading {reader}"):
+        model, tokenizer = load_model(reader, device=opt.prepare_device(device, None), dtype=dtype or "auto")
+    return fit_calibration(texts, ModelWeights(model, tokenizer, policy=policy), about)
 
 
 def _show(about: dict[str, Any]) -> None:

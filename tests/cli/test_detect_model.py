@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli.running import KEY, assert_refused, generate, read, run
 
 import caw
 from caw.detection import Detector
+from caw.detection.calibration import Calibration
+from caw.fitting.fit_calibration import fit_calibration
 
 pytestmark = pytest.mark.usefixtures("environment")
 MARK = caw.KGW(key=KEY, delta=2.0)
@@ -128,3 +131,28 @@ def test_reports_of_many_texts_take_a_model(model: str, lines: Path) -> None:
     assert power.exit_code == 0 and json.loads(power.stdout.splitlines()[0])["tokens"] == 25
     null = detect(*weights, "--null-report", str(lines))
     assert null.exit_code == 0 and json.loads(null.stdout)["texts"] == 2
+
+
+def test_a_calibration_is_what_the_library_learns(model: str, loaded: Any, lines: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn (pip install scikit-learn)")
+    config, made = tmp_path / "keys.yaml", tmp_path / "calibration.json"
+    config.write_text(f"watermarks: [{{name: a, key: {KEY}}}]")
+    command = ["detection-weights", "--reader", model, "-i", str(lines), "--config", str(config), "-o", str(made)]
+    command += ["--dtype", "float32"]
+    result = run(*command)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    weights = caw.ModelWeights(*loaded)
+    expected = fit_calibration({MARK: [row["tokens"] for row in read(lines)]}, weights, progress=False)
+    found = Calibration.load(made)
+    assert found.key_ids == (MARK.key_id,) and found.provenance["command"].startswith("caw ")
+    np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-6, atol=1e-9)
+    asked = ["--weights", f"model:{model}", "--calibration", str(made), "--input", str(lines), "--dtype", "float32"]
+    refused = detect(*asked, *FULL)  # learned under that key
+    assert refused.exit_code == 2 and "the key to test" in refused.stderr, refused.stderr
+    rows = read(lines)
+    for broken in ({**rows[1], "policy": {"name": "unheard"}}, {**rows[1], "policy": None}):
+        lines_two = tmp_path / "two.jsonl"
+        lines_two.write_text("".join(json.dumps(row) + "\n" for row in (rows[0], broken)))
+        assert_refused(run(*[str(lines_two) if part == str(lines) else part for part in command]), "lines")
+    assert_refused(run(*command[:3], "--like", "smollm2-135m", "-o", str(made)), "--reader learns from marked texts")
+    assert_refused(run("detection-weights", "--like", "smollm2-135m", "-o", str(made)), "give --tokenizer")
