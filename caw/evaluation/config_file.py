@@ -24,7 +24,7 @@ from caw.evaluation.config import (
     WatermarkSpec,
 )
 from caw.evaluation.old_names import kind_now, names_now
-from caw.evaluation.tasks import KINDS, JsonlTask, PromptsTask, Task
+from caw.evaluation.tasks import KINDS, PromptsTask, Task
 from caw.found.early import refuse_idle
 from caw.io.inputs import read_text
 from caw.policies.registry import POLICIES
@@ -125,7 +125,7 @@ def _task(name: str, value: dict[str, Any]) -> Task:
         )
     to_file = {argument: shown for shown, argument in TASK_FIELDS.items()}
     names = {to_file.get(f.name, f.name): f.name for f in fields(KINDS[kind]) if f.name != "name"}
-    if KINDS[kind] in (JsonlTask, PromptsTask):
+    if issubclass(KINDS[kind], PromptsTask):
         names = {k: v for k, v in names.items() if k not in ("data", "split", "shots", "prompt")}
     _only(value, where, ["kind", *names])
     arguments = {names[k]: v for k, v in value.items()}

@@ -22,6 +22,7 @@ class PromptsTask(Task):
     """
 
     graded: ClassVar[bool] = False
+    kind: ClassVar[str] = "prompts"
     path: str = ""
     prompt_field: str = "prompt"
     stops: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class PromptsTask(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.path:
-            raise ValueError(f"task {self.name} of kind prompts needs a `path`, got none; name the file")
+            raise ValueError(f"task {self.name} of kind {self.kind} needs a `path`, got none; name the file")
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -45,4 +46,8 @@ class PromptsTask(Task):
     def _question(self, index: int, row: Any) -> Question:
         if isinstance(row, BadLine):
             raise ValueError(row.message)
-        return Question(f"{self.name}/{row.id}", text_field(dict(row.value), self.prompt_field), "")
+        return self.of_line(f"{self.name}/{row.id}", dict(row.value))
+
+    def of_line(self, question: str, value: dict[str, Any]) -> Question:
+        """The question of this id that a line holds; raises ValueError where a field is missing."""
+        return Question(question, text_field(value, self.prompt_field), "")
