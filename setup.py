@@ -124,8 +124,6 @@ setup(
     # kernels sit at the top of the tree but are installed inside the package: Triton's own tree has a
     # top-level `triton_kernels`, and other libraries probe for that name
     package_dir={"caw": "caw", "caw.triton_kernels": "triton_kernels"},
-    package_data={
-        "caw": ["evaluator/weights/*", "detection/tables/*", "fitting/*.jsonl", "registry/templates/*", "py.typed"]
-    },
+    package_data={"caw": ["evaluator/weights/*", "detection/tables/*", "fitting/*.jsonl", "*/templates/*", "py.typed"]},
     **compiled,
 )

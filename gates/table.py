@@ -112,6 +112,22 @@ GATES = (
         minutes=2,
     ),
     Gate(
+        "browser",
+        "the server's page in a real Chromium: by keyboard, without scripts, with hostile texts",
+        (
+            "caw/serve/page.py",
+            "caw/serve/detecting.py",
+            "caw/serve/templates/*",
+            "caw/detection/html_report.py",
+            "caw/detection/drawing.py",
+            "caw/detection/many_keys.py",
+            "caw/io/pages.py",
+            "tests/serve/test_page*.py",
+            "tests/serve/serving.py",
+        ),
+        tools=("chromium", "chromedriver"),
+    ),
+    Gate(
         "isa",
         "the fast tests with the instruction sets of older and other processors",
         (*LIBRARY, "tests/*.py"),

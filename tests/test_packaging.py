@@ -65,7 +65,12 @@ def test_what_is_built_is_complete_without_the_checkout(tmp_path: Path) -> None:
     if not tracked:
         pytest.skip("needs git to know which files belong to the project")
     wanted = {re.sub("^triton_kernels/", "caw/triton_kernels/", name) for name in tracked if name.endswith(".py")}
-    data = ("caw/evaluator/weights/", "caw/fitting/everyday_prompts.jsonl", "caw/registry/templates/")
+    data = (
+        "caw/evaluator/weights/",
+        "caw/fitting/everyday_prompts.jsonl",
+        "caw/registry/templates/",
+        "caw/serve/templates/",
+    )
     wanted |= {name for name in tracked if name.startswith(data)} | {"caw/py.typed"}
     assert wanted <= have, sorted(wanted - have)
     assert any(name.endswith(".safetensors") for name in have)

@@ -86,6 +86,7 @@ def serve(
     """
     with user_errors():
         require("fastapi", "`caw serve`")
+        require("jinja2", "its page")
         from caw.serve.contracts import MarkRules
         from caw.serve.settings import ServerSettings
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from caw.detection.detector import Detector
+from caw.detection.drawing import stretches
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import tails
 from caw.detection.text_weights import TextWeights
@@ -70,7 +70,7 @@ def verdict(result: DetectionResult) -> str:
         partly = result.text_p_value is not None and result.text_p_value > result.fpr
         what = "A part of this text" if partly else "This text"
         return (
-            f"{what} carries the mark: of keys that have nothing to do with it, about {once_in(result.p_value)} would "
+            f"{what} carries the mark: of keys that have nothing to do with it, {once_in(result.p_value)} would "
             f"fit it this well by chance.{doubt}"
         )
     if result.text_p_value is not None and result.text_p_value <= result.fpr:
@@ -83,19 +83,19 @@ def verdict(result: DetectionResult) -> str:
         )
     return (
         "No mark was found: the text may be unmarked, too short, too predictable or too much edited. (Of keys that "
-        f"have nothing to do with it, about {once_in(result.p_value)} fit it this well or better.){doubt}"
+        f"have nothing to do with it, {once_in(result.p_value)} fit it this well or better.){doubt}"
     )
 
 
 def once_in(p: float) -> str:
-    """A probability as a frequency: "1 in 2,000"."""
+    """A probability as a frequency: "about 1 in 2,000"."""
     if p > 0.3:
-        return f"{round(10 * p)} in 10"
+        return f"about {round(10 * p)} in 10"
     if p < 1e-15:
-        return "1 in more than a million billion"
+        return "fewer than 1 in a million billion"
     count = 1 / p
     digits = max(0, len(str(int(count))) - 2)
-    return f"1 in {int(round(count, -digits)):,}"
+    return f"about 1 in {int(round(count, -digits)):,}"
 
 
 def running_evidence(result: DetectionResult, detector: Detector) -> tuple[np.ndarray, np.ndarray]:
@@ -165,28 +165,21 @@ def _article(name: str, result: DetectionResult, detector: Detector) -> str:
 
 
 def _tokens(result: DetectionResult, detector: Detector) -> str:
-    null, variance = detector.watermark.null_moments
-    spread = float(np.sqrt(variance))
     inside = {i for r in result.regions or () for i in range(r.start, r.end)}
     out = []
-    for i, (token, score) in enumerate(zip(result.token_ids, result.token_scores, strict=True)):
-        text = escape(visible(_word(token, detector.tokenizer)))
-        kind = ' class="region"' if i in inside else ""
-        if score is None:
+    for drawn in stretches(result, detector.watermark, detector.tokenizer):
+        text, first = escape(drawn.text), drawn.tokens[0]
+        kind = ' class="region"' if first in inside else ""
+        if drawn.lean is None:
             out.append(f'<span{kind} style="opacity: .55" title="not counted">{text}</span>')
             continue
-        lean = (score - null) / spread
-        colour = "--for" if lean > 0 else "--against"
-        share = min(70, round(22 * abs(lean)))
+        colour = "--for" if drawn.lean > 0 else "--against"
+        share = min(70, round(22 * abs(drawn.lean)))
         style = f"background: color-mix(in srgb, var({colour}) {share}%, transparent)"
-        out.append(f'<span{kind} style="{style}" title="token {i}: score {score:.3g}">{text}</span>')
+        scores = [s for s in (result.token_scores[i] for i in drawn.tokens) if s is not None]
+        said = f"token {first}: score {', '.join(f'{score:.3g}' for score in scores)}"
+        out.append(f'<span{kind} style="{style}" title="{said}">{text}</span>')
     return "".join(out)
-
-
-def _word(token: int, tokenizer: Any) -> str:
-    if tokenizer is None or not hasattr(tokenizer, "decode"):
-        return f"{token} "
-    return str(tokenizer.decode([token]))
 
 
 def _curve(result: DetectionResult, detector: Detector) -> str:

@@ -38,8 +38,9 @@ class KeySearchResult:
 
     p_values: float64 [n], of each key by itself, in the order given. p_value: of the likeliest key, corrected for n.
     likeliest: its name, of equal ones the first; "" where the text could not be read. matches: names of all keys whose
-    corrected p-value is at most fpr, likeliest first. results: of those alone, by name, not corrected. tokens, fpr: of
-    the text, and the level. message: one sentence for people. error: why the text could not be read, else empty.
+    corrected p-value is at most fpr, likeliest first. results: of those alone, by name, not corrected. nearest: of the
+    likeliest key, tested at the level that it has to reach by itself; None where the text could not be read. tokens,
+    fpr: of the text, and the level. message: one sentence for people. error: why the text could not be read, else "".
     """
 
     p_values: np.ndarray = field(repr=False)
@@ -47,6 +48,7 @@ class KeySearchResult:
     likeliest: str
     matches: tuple[str, ...]
     results: Mapping[str, DetectionResult] = field(repr=False)
+    nearest: DetectionResult | None = field(repr=False)
     tokens: int
     fpr: float
     message: str
@@ -55,6 +57,11 @@ class KeySearchResult:
     @property
     def is_watermarked(self) -> bool:
         return bool(self.matches)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether nothing could have been found: too few tokens count."""
+        return not self.matches and self.nearest is not None and self.nearest.is_undecided
 
 
 @dataclass(frozen=True)
@@ -131,19 +138,25 @@ class KeySearch:
         order = np.argsort(corrected, kind="stable")
         places = [int(place) for place in order if corrected[place] <= self.fpr]
         results = {self.names[place]: self._with(place).detect_ids([ids])[0] for place in places}
-        best, tried = int(order[0]), f"{len(self.names)} key{'s' * (len(self.names) > 1)} tried"
-        corrected_p = float(corrected[best])
-        said = f"watermarked with {' and '.join(results)}" if results else "no watermark found"
-        message = f"{said} at a false-positive rate of {self.fpr:g} ({tried}, corrected {is_p(corrected_p)})"
-        return KeySearchResult(
-            p_values, corrected_p, self.names[best], tuple(results), results, len(ids), self.fpr, message
-        )
+        best = int(order[0])
+        name, corrected_p = self.names[best], float(corrected[best])
+        [nearest] = self._with(best, alone(self.fpr, len(self.names))).detect_ids([ids])
+        found = KeySearchResult(p_values, corrected_p, name, tuple(results), results, nearest, len(ids), self.fpr, "")
+        return replace(found, message=self._message(found))
 
-    def _with(self, place: int) -> Detector:
-        return replace(self._detector, watermark=self.watermarks[place], tokenizer=None)
+    def _message(self, found: KeySearchResult) -> str:
+        tried = f"{len(self.names)} key{'s' * (len(self.names) > 1)} tried, corrected {is_p(found.p_value)}"
+        if found.nearest is not None and found.is_undecided:
+            counts = f"{found.nearest.num_needed} tokens must count, {found.nearest.num_scored} do"
+            return f"too short to decide at a false-positive rate of {self.fpr:g} ({tried}; {counts})"
+        said = f"watermarked with {' and '.join(found.matches)}" if found.matches else "no watermark found"
+        return f"{said} at a false-positive rate of {self.fpr:g} ({tried})"
+
+    def _with(self, place: int, fpr: float | None = None) -> Detector:
+        return replace(self._detector, watermark=self.watermarks[place], tokenizer=None, fpr=fpr or self.fpr)
 
     def _unread(self, complaint: str) -> KeySearchResult:
-        return KeySearchResult(np.ones(len(self.names)), 1.0, "", (), {}, 0, self.fpr, complaint, complaint)
+        return KeySearchResult(np.ones(len(self.names)), 1.0, "", (), {}, None, 0, self.fpr, complaint, complaint)
 
 
 def of_family(p_values: np.ndarray) -> np.ndarray:
@@ -151,6 +164,11 @@ def of_family(p_values: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):  # p = 1
         corrected: np.ndarray = -np.expm1(len(p_values) * np.log1p(-p_values))
     return corrected
+
+
+def alone(fpr: float, n: int) -> float:
+    """The level that one of n keys has to reach by itself: 1 - (1 - level)^n = fpr."""
+    return float(-np.expm1(np.log1p(-fpr) / n))
 
 
 def _grouped(watermarks: Sequence[Watermark]) -> tuple[list[_Alike], list[int]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from caw.detection.html_report import STYLE
 from caw.detection.power import PowerRow
 from caw.io.files import write_text
+from caw.io.pages import content_policy, template
 from caw.registry.report import Report
 
 EDITS = {"": "as they left", "word-d:0.1": "a tenth of the words deleted", "word-d:0.3": "three tenths deleted"}
@@ -21,12 +20,8 @@ def write_page(path: str | Path, report: Report) -> None:
 
 def page(report: Report) -> str:
     """The page, HTML."""
-    environment = Environment(
-        loader=PackageLoader("caw.registry"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters.update(percent=percent, share=share)
-    return environment.get_template("report.html").render(report=report, style=STYLE, edits=EDITS)
+    made = template("caw.registry", "report.html", percent=percent, share=share)
+    return made.render(report=report, style=STYLE, policy=content_policy(STYLE), edits=EDITS)
 
 
 def percent(value: float) -> str:

@@ -19,6 +19,7 @@ from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, ApiError, encoded
 from caw.serve.guard import Guard
 from caw.serve.metrics import Metrics
+from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, Sampling
 from caw.serve.service import Service
 from caw.serve.settings import LOOPBACK
@@ -51,7 +52,8 @@ def make_app(service: Service) -> FastAPI:
     _add_errors(app, metrics)
     _add_status(app, service, metrics)
     _add_texts(app, service, metrics)
-    _add_detection(app, service)
+    _add_detection(app, service, metrics)
+    add_page(app, service, metrics)
     return app
 
 
@@ -71,13 +73,15 @@ Client = Annotated[Tenant, Depends(_client)]
 Asker = Annotated[Tenant | None, Depends(_asker)]
 
 
-def _add_detection(app: FastAPI, service: Service) -> None:
+def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """The path of texts that are to be tested."""
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
         address = request.client.host if request.client else ""
-        return _json(await service.detection.answer(asked, tenant, address))
+        finding = await service.detection.answer(asked.text, tenant, address)
+        metrics.answered(request.url.path, 200)
+        return _json(finding.as_dict())
 
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:

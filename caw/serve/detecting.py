@@ -10,16 +10,20 @@ import asyncio
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from caw.detection.drawing import Stretch, stretches
 from caw.detection.many_keys import KeySearch, KeySearchResult
 from caw.io.unicode import is_unicode
 from caw.serve.contracts import KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.planning import Planned
 from caw.serve.rates import Rates, asker_of
+from caw.watermarks.green_list import GreenList
 
 LEVEL = 1e-3  # share of unmarked texts that may be called marked, all keys together
 MAX_LETTERS = 100_000
@@ -27,7 +31,9 @@ LEAST_TOKENS = 60  # of a text that the public may ask about
 PUBLIC_RATE, PUBLIC_BURST = 0.2, 10  # questions a second of one address, and at once
 MOST_WAITING, MOST_PUBLIC = 32, 8  # texts that wait in all, and before which the public's may wait
 KEPT = 64  # tenants whose keys are kept ready
+MOST_DRAWN = 5000  # stretches of a text that a page shows
 EVERYBODY = "everybody"
+MARKED, NONE, SHORT = "marked", "no mark found", "too short"
 
 
 class DetectRequest(BaseModel):
@@ -35,6 +41,38 @@ class DetectRequest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
     text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one text says about the keys of its asker.
+
+    verdict: MARKED, NONE or SHORT. found: everything, None for the public. keys: how many were tried. green: whether
+    the likeliest key counts green tokens, and the share of them by chance; None for other watermarks.
+    drawn: the text under the likeliest key, where a page is to show it. cut: whether more followed.
+    """
+
+    verdict: str
+    message: str
+    found: KeySearchResult | None = None
+    keys: int = 0
+    green: float | None = None
+    drawn: tuple[Stretch, ...] = ()
+    cut: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `/v1/detect` answers."""
+        told: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
+        found = self.found
+        if found is None:
+            return told
+        matches = [
+            {"key_id": name, "p_value": float(result.p_value), "scored": result.num_scored}
+            for name, result in found.results.items()
+        ]
+        return told | {
+            "p_value": found.p_value, "level": found.fpr, "tokens": found.tokens, "keys": self.keys, "matches": matches,
+        }  # fmt: skip
 
 
 class Detection:
@@ -52,12 +90,12 @@ class Detection:
         self._ready: OrderedDict[str | None, tuple[tuple[str, ...], KeySearch | None]] = OrderedDict()
         self._lock = threading.Lock()
 
-    async def answer(self, asked: DetectRequest, tenant: Tenant | None, address: str) -> dict[str, Any]:
-        """What the asker is told. tenant: None for the public, told apart by `address`.
+    async def answer(self, text: str, tenant: Tenant | None, address: str, *, draw: bool = False) -> Finding:
+        """What the asker is told. tenant: None for the public, told apart by `address`. draw: for a page.
 
         Raises ApiError for a text that cannot be tested, and for one question too many.
         """
-        if not 0 < len(asked.text) <= MAX_LETTERS or not is_unicode(asked.text):
+        if not 0 < len(text) <= MAX_LETTERS or not is_unicode(text):
             said = f"text must have 1 to {MAX_LETTERS} letters of valid Unicode, got others; send a part of it"
             raise ApiError(BAD, said, parameter="text")
         if tenant is None and not (self.rates.allows(asker_of(address)) and self.all.allows(EVERYBODY)):
@@ -67,7 +105,7 @@ class Detection:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._tested, asked.text, tenant)
+            return await loop.run_in_executor(self._thread, self._tested, text, tenant, draw)
         finally:
             self._waiting -= 1
 
@@ -75,14 +113,22 @@ class Detection:
         """Let go of the thread."""
         self._thread.shutdown()
 
-    def _tested(self, text: str, tenant: Tenant | None) -> dict[str, Any]:
+    def _tested(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
         search = self._search(tenant)
         if search is None:
             raise ApiError(404, "there are no keys to test texts with; ask the operator for an API key")
         [found] = search([text])  # type: ignore[misc]
         if found.error:
             raise ApiError(BAD, found.error, parameter="text")
-        return _coarse(found) if tenant is None else _exact(found, len(search.names))
+        if tenant is None:
+            return _coarse(found)
+        mark = search.watermarks[search.names.index(found.likeliest)]
+        green = mark.null_moments[0] if isinstance(mark, GreenList) else None
+        drawn: tuple[Stretch, ...] = ()
+        if draw and found.nearest is not None:
+            drawn = tuple(islice(stretches(found.nearest, mark, self.planned.tokenizer), MOST_DRAWN + 1))
+        cut = len(drawn) > MOST_DRAWN
+        return Finding(_verdict(found), found.message, found, len(search.names), green, drawn[:MOST_DRAWN], cut)
 
     def _search(self, tenant: Tenant | None) -> KeySearch | None:
         """The keys of an asker, made ready; None without any."""
@@ -99,25 +145,15 @@ class Detection:
         return search
 
 
-def _coarse(found: KeySearchResult) -> dict[str, Any]:
+def _verdict(found: KeySearchResult) -> str:
+    return MARKED if found.is_watermarked else SHORT if found.is_undecided else NONE
+
+
+def _coarse(found: KeySearchResult) -> Finding:
     """What the public is told."""
-    if found.tokens < LEAST_TOKENS:
-        verdict, message = "too short", "The text is too short to say anything of."
-    elif found.is_watermarked:
-        verdict, message = "marked", "The text carries a mark of this service."
-    else:
-        verdict, message = "no mark found", "No mark of this service was found. That does not say who wrote the text."
-    return {"object": "detection", "verdict": verdict, "message": message}
-
-
-def _exact(found: KeySearchResult, keys: int) -> dict[str, Any]:
-    """What a tenant is told."""
-    matches = [
-        {"key_id": name, "p_value": float(result.p_value), "scored": result.num_scored}
-        for name, result in found.results.items()
-    ]
-    verdict = "marked" if found.is_watermarked else "no mark found"
-    return {
-        "object": "detection", "verdict": verdict, "message": found.message, "p_value": found.p_value,
-        "level": found.fpr, "tokens": found.tokens, "keys": keys, "matches": matches,
-    }  # fmt: skip
+    verdict = SHORT if found.tokens < LEAST_TOKENS else _verdict(found)
+    return Finding(verdict, {
+        MARKED: "The text carries a mark of this service.",
+        NONE: "No mark of this service was found. That does not say who wrote the text.",
+        SHORT: "The text is too short to say anything of.",
+    }[verdict])  # fmt: skip

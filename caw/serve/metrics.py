@@ -10,7 +10,7 @@ from caw.serve.contracts import Ending
 from caw.serve.engine import Engine
 from caw.serve.orders import Order
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/detect")
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/detect", "/")
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 

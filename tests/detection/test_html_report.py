@@ -19,11 +19,15 @@ from caw.watermarks import EXP, KGW, SynthID
 class Evil:
     """A tokenizer whose tokens are markup."""
 
-    def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
-        return {"input_ids": [[ord(c) for c in t] for t in texts]}
+    def __call__(self, texts: str | list[str], **options: Any) -> dict[str, Any]:
+        ids = [[ord(c) for c in t] for t in texts]
+        return {"input_ids": ids[0] if isinstance(texts, str) else ids}
 
-    def decode(self, ids: list[int]) -> str:
-        return f"<script>{ids[0]}</script>\x1b"
+    def decode(self, ids: list[int], **options: Any) -> str:
+        return "".join(f"<script>{i}</script>\x1b" for i in ids)
+
+    def batch_decode(self, many: list[list[int]], **options: Any) -> list[str]:
+        return [self.decode(ids) for ids in many]
 
 
 class Reader(HTMLParser):
@@ -74,11 +78,11 @@ def test_the_curve_ends_at_the_p_value(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "p, expected",
     [
-        (0.9, "9 in 10"),
-        (0.05, "1 in 20"),
-        (1 / 2040, "1 in 2,000"),
-        (3.2e-7, "1 in 3,100,000"),
-        (0.0, "1 in more than"),
+        (0.9, "about 9 in 10"),
+        (0.05, "about 1 in 20"),
+        (1 / 2040, "about 1 in 2,000"),
+        (3.2e-7, "about 1 in 3,100,000"),
+        (0.0, "fewer than 1 in a million billion"),
     ],
 )
 def test_frequencies(p: float, expected: str) -> None:

@@ -81,7 +81,12 @@ def test_a_text_that_would_pass_alone_does_not_pass_among_many() -> None:
     assert alone.is_watermarked  # type: ignore[union-attr]
     found = detect_keys(ids, None, marks, fpr=1e-6)
     assert not found.is_watermarked and found.results == {} and found.likeliest == "key 5"
-    assert found.message.startswith("no watermark found at a false-positive rate of 1e-06 (400 keys tried, corrected p")
+    assert found.is_undecided and found.nearest is not None and found.nearest.num_needed == 15
+    assert found.message.startswith(
+        "too short to decide at a false-positive rate of 1e-06 (400 keys tried, corrected p"
+    )
+    longer = detect_keys(TEXTS[0].tolist(), None, marks, fpr=1e-6)
+    assert longer.message.startswith("no watermark found at a false-positive rate of 1e-06") and not longer.is_undecided
 
 
 def test_the_correction_is_one_minus_one_minus_p_to_the_n() -> None:

@@ -1,0 +1,62 @@
+"""A text in the stretches that its tokens wrote, each with what it says for or against the mark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caw.detection.result import DetectionResult
+from caw.io.show import visible
+from caw.io.token_texts import token_texts
+from caw.watermarks import Watermark
+
+INCOMPLETE = "\ufffd"  # what decoders show of a letter whose bytes are not all there
+# tokens that are tried together for a whole letter. A text may have such signs itself, of three bytes each, and no end:
+# so many are drawn together
+MOST = 12
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Letters of a text. tokens: numbers of those that wrote them, several where a letter has more than one.
+
+    lean: how far their scores lie above what unmarked tokens score, in standard deviations, on average: above 0 for
+    the mark, below against it; None where none of them counts.
+    """
+
+    text: str
+    tokens: range
+    lean: float | None
+
+
+def stretches(result: DetectionResult, watermark: Watermark, tokenizer: Any) -> Iterator[Stretch]:
+    """The text of a result, from its first token to its last; worked out as they are taken.
+
+    tokenizer: decodes the ids; what cannot decode (None too) has them shown as numbers.
+    """
+    null, variance = watermark.null_moments
+    spread = float(np.sqrt(variance))
+    for text, tokens in _letters(result.token_ids, tokenizer):
+        scores = [s for s in (result.token_scores[i] for i in tokens) if s is not None]
+        lean = (sum(scores) / len(scores) - null) / spread if scores else None
+        yield Stretch(visible(text), tokens, lean)
+
+
+def _letters(ids: Sequence[int], tokenizer: Any) -> Iterator[tuple[str, range]]:
+    """Whole letters, and the places of the tokens that wrote them."""
+    if not hasattr(tokenizer, "batch_decode"):
+        yield from ((f"{token} ", range(i, i + 1)) for i, token in enumerate(ids))
+        return
+    different = sorted(set(ids)) or [0]  # decoders make one text of no list
+    texts = dict(zip(different, token_texts(tokenizer, different), strict=True))
+    start = 0
+    while start < len(ids):
+        end, text = start + 1, texts[ids[start]]
+        while text.endswith(INCOMPLETE) and end < min(len(ids), start + MOST):
+            end += 1
+            text = tokenizer.decode(list(ids[start:end]), clean_up_tokenization_spaces=False)
+        yield text, range(start, end)
+        start = end

@@ -1,0 +1,100 @@
+"""The page at `/`: paste a text, learn whether it is marked. A plain form; no script, and nothing from elsewhere.
+
+It says no more than `/v1/detect` says to the same asker: a word to the public, everything to a tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Request
+from starlette.responses import HTMLResponse, Response
+
+from caw.detection.drawing import Stretch
+from caw.detection.html_report import STYLE, once_in
+from caw.io.pages import content_policy, template
+from caw.io.show import format_p
+from caw.serve.detecting import MARKED, MAX_LETTERS, NONE, SHORT, Finding
+from caw.serve.errors import BAD, FORBIDDEN, ApiError
+from caw.serve.metrics import Metrics
+from caw.serve.service import Service
+
+FORM = "application/x-www-form-urlencoded"
+FIELDS = 8  # of a form; ours has two
+TITLES = {MARKED: "Marked", NONE: "No mark found", SHORT: "Too short to say"}
+WHOLE_STYLE = STYLE + template("caw.serve", "page.css").render()
+HEADERS = {
+    "content-security-policy": content_policy(WHOLE_STYLE, "form-action 'self'", "frame-ancestors 'none'"),
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+
+
+class Page:
+    """Writes the page of one service.
+
+    Args:
+        name: of the model. asks_key: whether a visitor may be somebody else than the one tenant.
+    """
+
+    def __init__(self, name: str, *, asks_key: bool) -> None:
+        self.name, self.asks_key = name, asks_key
+        self._template = template("caw.serve", "page.html", once_in=once_in, p=format_p, shade=shade)
+
+    def html(self, text: str = "", finding: Finding | None = None, error: str = "") -> str:
+        """The page with a visitor's text and what was found, or what went wrong; never with their API key."""
+        title = "" if finding is None else TITLES[finding.verdict]
+        return self._template.render(
+            name=self.name, asks_key=self.asks_key, text=text, finding=finding, error=error, title=title,
+            style=WHOLE_STYLE, most=MAX_LETTERS,
+        )  # fmt: skip
+
+
+def shade(stretch: Stretch) -> str:
+    """The class of its colour: a step for each standard deviation, at most three."""
+    if stretch.lean is None:
+        return "again"
+    return f"p{min(3, 1 + int(stretch.lean))}" if stretch.lean > 0 else f"m{min(2, 1 + int(-stretch.lean))}"
+
+
+def add_page(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    """The paths of the page."""
+    page = Page(service.settings.name, asks_key=service.directory.tenant_for(None) is None)
+
+    @app.get("/")
+    async def empty() -> Response:
+        return HTMLResponse(page.html(), headers=HEADERS)
+
+    @app.post("/")
+    async def tested(request: Request) -> Response:
+        text, finding, error, status = "", None, "", 200
+        try:
+            fields = await _fields(request)
+            text = fields.get("text", "")
+            key = fields.get("key", "").strip()
+            tenant = await service.tenant(key) if key else await service.visitor()
+            address = request.client.host if request.client else ""
+            finding = await service.detection.answer(text, tenant, address, draw=True)
+        except ApiError as failed:
+            error, status = failed.message, failed.status
+        metrics.answered("/", status)
+        shown = await service.threaded(page.html, text, finding, error)
+        return HTMLResponse(shown, status, HEADERS)
+
+
+async def _fields(request: Request) -> Mapping[str, str]:
+    """The form of a request, line breaks as the text has them: browsers send two characters for one.
+
+    Raises ApiError for what our form does not send, and for forms of other sites, whose visitors did not ask us.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise ApiError(FORBIDDEN, "the form came from another site; paste the text here")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        raise ApiError(BAD, "the form could not be read; paste the text here")
+    try:
+        body = (await request.body()).decode("ascii")
+        found = parse_qs(body, keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
+    except ValueError:  # bytes that are no text, or more fields
+        raise ApiError(BAD, "the form could not be read; paste the text here") from None
+    return {name: values[0].replace("\r\n", "\n") for name, values in found.items()}

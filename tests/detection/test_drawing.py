@@ -1,0 +1,38 @@
+"""A text drawn from its tokens is the text, and its stretches lean as its tokens score."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import tiny_tokenizer
+
+import caw
+from caw.detection.drawing import stretches
+from caw.testing import assert_close
+
+TEXTS = [
+    "plain words", "", "x", " leading and  double spaces\n\nand lines\t", "日本語 and ümläute", "a\ufffdb \ufffd\ufffd",
+    "👨‍👩‍👧 family", "مرحبا right to left \u202e", "zero\u200bwidth",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_stretches_join_to_the_text_and_have_each_token_once(text: str) -> None:
+    tokenizer, mark = tiny_tokenizer(), caw.KGW(key=3)
+    result = caw.detect(text, tokenizer, mark)
+    drawn = list(stretches(result, mark, tokenizer))
+    assert "".join(one.text for one in drawn) == text
+    assert [i for one in drawn for i in one.tokens] == list(range(result.num_tokens))
+    null, variance = mark.null_moments
+    for one in drawn:
+        scores = [s for i in one.tokens if (s := result.token_scores[i]) is not None]
+        assert (one.lean is None) == (not scores)
+        if scores:
+            assert_close(one.lean, (sum(scores) / len(scores) - null) / variance**0.5, "tail")
+
+
+def test_control_characters_become_pictures_and_ids_numbers() -> None:
+    mark = caw.KGW(key=3)
+    result = caw.detect("a\x1b[0mb", tiny_tokenizer(), mark)
+    assert "\x1b" not in "".join(one.text for one in stretches(result, mark, tiny_tokenizer()))
+    result = caw.detect([7, 300], None, mark)
+    assert [one.text for one in stretches(result, mark, None)] == ["7 ", "300 "]

@@ -1,0 +1,175 @@
+"""The page without a browser: what it says to whom, and that nothing in a text or a request becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import http.client
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from serve.serving import DIRECTORY, KEY, MARK, OTHER, Running, alone, parts, running
+from serve.test_detecting import UNMARKED, Keys
+
+import caw
+from caw.io.show import visible
+from caw.serve.contracts import MarkKey, Tenant
+from caw.serve.single import SingleTenant
+
+HOSTILE = "</textarea><script>alert(1)</script><b onclick=x>{{ 7 * 7 }}</b>\u202edrawkcab\u200b \x1b[0m &amp; \x00"
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+class Reader(HTMLParser):
+    """What a browser would make of a page. text: of each element that has an id or class, by its first name."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: dict[str, str] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "input"):
+            given = dict(attrs)
+            self.open.append(given.get("id") or (given.get("class") or tag).split()[0])
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for name in set(self.open):
+            self.text[name] = self.text.get(name, "") + data
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Running]:
+    """A server without a registry: whoever asks is its one tenant."""
+    with running(directory=SingleTenant(Tenant("default", MarkKey("k1", KEY)))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def marked() -> str:
+    return alone("the sky", key=KEY, max_new_tokens=200)[0]
+
+
+def ask(served: Running, method: str = "POST", body: str | bytes = b"", **headers: str) -> tuple[int, Any, str]:
+    """Status, headers and page."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request(
+        method, "/", body, {**FORM, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    )
+    answer = connection.getresponse()
+    return answer.status, answer.headers, answer.read().decode()
+
+
+def test_the_one_tenant_sees_its_tokens(one: Running, marked: str) -> None:
+    """Browsers send CR LF for a line break: the test is that of the text itself."""
+    text = f"{marked}\nand more"
+    status, _, page = ask(one, body=urlencode({"text": text.replace("\n", "\r\n")}))
+    read, expected = Reader(page), caw.detect(text, parts()[1], MARK.with_key(KEY))
+    assert status == 200 and read.text["verdict"] == "Marked"
+    assert all(form in read.text["text"] for form in (text, visible(text))), "in the field, and drawn"
+    assert f"{expected.num_scored} of {expected.num_tokens} count;\n{expected.score:.0f} of these are green" in page
+    assert f"<dd>{expected.p_value:.2g}; marked is" in page and "<dd>k1</dd>" in page
+    assert [given for tag, given in read.tags if tag == "details"] == [{"open": None}]
+    shades = [given["class"] for tag, given in read.tags if tag == "span" and given["class"] != "p2"]
+    assert set(shades) >= {"m1", "again"}
+
+
+def test_what_was_not_found_is_said_without_claiming_more(one: Running) -> None:
+    read = Reader(ask(one, body=urlencode({"text": UNMARKED}))[2])
+    assert read.text["verdict"] == "No mark found" and "It may be unmarked, or marked and" in read.text["answer"]
+    assert read.text["title"].startswith("No mark found: ")
+    read = Reader(ask(one, body=urlencode({"text": "two words"}))[2])
+    assert read.text["verdict"] == "Too short to say" and "must count" in read.text["answer"]
+
+
+def test_a_text_stays_text(one: Running) -> None:
+    """The parser sees our own elements alone, and the text area holds the text to the letter."""
+    page = ask(one, body=urlencode({"text": HOSTILE + UNMARKED}))[2]
+    read = Reader(page)
+    assert not read.open and not {"script", "b"} & {tag for tag, _ in read.tags}
+    assert not any(name.startswith("on") for _, given in read.tags for name in given)
+    assert "{{ 7 * 7 }}" in read.text["text"] and "49" not in read.text["text"]
+    area = re.search(r"<textarea[^>]*>\n(.*)</textarea>", page, re.DOTALL)
+    assert area is not None and html.unescape(area[1]) == HOSTILE + UNMARKED and "<" not in area[1]
+
+
+def test_the_policy_allows_this_style_and_nothing_else(one: Running) -> None:
+    status, headers, page = ask(one, "GET")
+    [style] = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    rules = headers["content-security-policy"].split("; ")
+    assert status == 200 and set(rules) == {
+        "default-src 'none'", f"style-src 'sha256-{digest}'", "base-uri 'none'", "form-action 'self'",
+        "frame-ancestors 'none'",
+    }  # fmt: skip
+    assert " style=" not in page and "http" not in page.replace("http-equiv", "")
+    assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
+
+
+def test_every_field_has_a_label_and_every_reference_an_end(one: Running, marked: str) -> None:
+    for page in (ask(one, "GET")[2], ask(one, body=urlencode({"text": marked}))[2], ask(one)[2]):
+        tags = Reader(page).tags
+        ids = [given["id"] for _, given in tags if "id" in given]
+        labels = {given["for"] for tag, given in tags if tag == "label"}
+        assert len(ids) == len(set(ids)) and ("html", {"lang": "en"}) in tags
+        assert {given["id"] for tag, given in tags if tag in ("textarea", "input")} <= labels
+        for name in ("aria-describedby", "aria-labelledby"):
+            assert {given[name] for _, given in tags if name in given} <= set(ids)
+        assert [tag for tag, given in tags if "autofocus" in given] in (["textarea"], ["h2"])
+
+
+def test_the_public_gets_a_word_and_an_api_key_everything(marked: str) -> None:
+    with running(directory=Keys(DIRECTORY.tenants)) as served:
+
+        def post(**fields: str) -> tuple[int, str]:
+            status, _, page = ask(served, body=urlencode(fields))
+            return status, page
+
+        public = alone("the sky", key=OTHER, max_new_tokens=200)[0]
+        status, page = post(text=public)
+        read = Reader(page)
+        assert status == 200 and read.text["verdict"] == "Marked"
+        assert "token" not in read.text["answer"] and ("span", {"class": "p2"}) not in read.tags
+        assert not any(c.isdigit() for c in read.text["answer"]) and post()[0] == 400
+        assert post(text=marked)[1].count("No mark found</h2>") == 1
+        status, page = post(text=marked, key=" one ")
+        assert status == 200 and "<dd>k1</dd>" in page and "corrected for 2 keys" in page and "p-value" in page
+        status, page = post(text=marked, key="stranger")
+        assert status == 401 and "The API key is missing or unknown" in page and "stranger" not in page
+        for _ in range(9):
+            status, page = post(text=public)
+        assert "I have an API key" in page
+        assert status == 429 and "Too many questions without an API key" in page and public[:20] in page
+
+
+@pytest.mark.parametrize(
+    "body, headers, status, said",
+    [
+        ("text=", {}, 400, "Text must have 1 to 100000 letters"),
+        ("", {}, 400, "Text must have"),
+        (urlencode({"text": "x" * 100_001}), {}, 400, "Text must have"),
+        ("text=%ed%a0%80", {}, 400, "could not be read"),
+        ("&".join(f"a{n}=1" for n in range(9)), {}, 400, "could not be read"),
+        (b"text=\xff", {}, 400, "could not be read"),
+        ('{"text": "x"}', {"content_type": "application/json"}, 400, "could not be read"),
+        ("text=x", {"sec_fetch_site": "cross-site"}, 403, "came from another site"),
+    ],
+)
+def test_bad_forms_are_refused_on_the_page(
+    one: Running, body: Any, headers: dict[str, str], status: int, said: str
+) -> None:
+    got, sent, page = ask(one, body=body, **headers)
+    read = Reader(page)
+    assert got == status and said in read.text["answer"] and read.text["verdict"] == "Not tested"
+    assert sent["content-security-policy"] and "Traceback" not in page

@@ -1,0 +1,208 @@
+"""The page in a real Chromium, as people use it: by mouse, by keyboard, on a phone, in the dark, with hostile texts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve.serving import DIRECTORY, KEY, alone, running
+from serve.test_detecting import UNMARKED, Keys
+from serve.test_page import HOSTILE
+
+from caw.serve.contracts import MarkKey, Tenant
+from caw.serve.single import SingleTenant
+
+pytestmark = pytest.mark.gate("browser")
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+)  # fmt: skip
+HOSTILES = {
+    "markup": "".join(c for c in HOSTILE if c.isprintable() or c > "\x7f"),  # a field keeps no control characters
+    "right to left": "مرحبا " * 80, "one long word": "x" * 3000, "invisible": "\u202e\u200b" * 300,
+}  # fmt: skip
+# the least contrast of the elements that have words of their own, over all backgrounds behind them (WCAG 2.2, 1.4.3)
+CONTRAST = """
+const parts = c => { const n = c.match(/[\\d.]+/g).map(Number), k = c.startsWith('color(') ? 255 : 1;
+  return [n[0] * k, n[1] * k, n[2] * k, n.length > 3 ? n[3] : 1]; };
+const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
+const light = c => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => { const v = c[i] / 255;
+  return sum + w * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+const behind = e => e ? over(parts(getComputedStyle(e).backgroundColor), behind(e.parentElement)) : [255, 255, 255, 1];
+const own = e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+return [...document.body.querySelectorAll('*')].filter(own).map(e => {
+  const back = behind(e), ink = over(parts(getComputedStyle(e).color), back);
+  const [a, b] = [light(ink), light(back)].sort((x, y) => x - y);
+  return [(b + 0.05) / (a + 0.05), e.tagName + '.' + e.className]; }).sort((x, y) => x[0] - y[0])[0];
+"""
+
+
+class Browser:
+    """A Chromium of this test's own."""
+
+    def __init__(self, profile: Path) -> None:
+        from selenium import webdriver
+
+        programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+        options = webdriver.ChromeOptions()
+        options.binary_location = programs["chromium"] or ""
+        for argument in (*QUIET, f"--user-data-dir={profile}"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options, webdriver.ChromeService(programs["chromedriver"]))
+        self.driver.set_page_load_timeout(60)
+
+    def look(self, url: str, width: int = 1000, *, scheme: str = "light", scripts: bool = True) -> None:
+        """Open a page on a screen of this width."""
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
+        self.driver.get(url)
+
+    def ask(self, text: str) -> None:
+        """Put a text into the field at once, as pasting does, and press the button."""
+        self.run("document.getElementById('text').value = arguments[0]; window.before = true", text)
+        self.one("button").click()
+        self.wait()
+
+    def wait(self) -> None:
+        """Until there is an answer."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        answered = "return !window.before && document.getElementById('verdict') !== null"
+        WebDriverWait(self.driver, 60).until(lambda driver: driver.execute_script(answered))
+
+    def one(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def count(self, selector: str) -> int:
+        return len(self.driver.find_elements("css selector", selector))
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    @property
+    def verdict(self) -> str:
+        return str(self.one("#verdict").text)
+
+    def press(self, *keys: str) -> None:
+        """Keys, to whatever has the focus."""
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    pytest.importorskip("selenium", reason="needs selenium: pip install 'caw[browser]'")
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def browser(started: Browser) -> Iterator[Browser]:
+    started.driver.get_log("browser")
+    yield started
+    # an element that the content policy refuses, a script that fails, a file that is missing; not a refused form
+    said = [entry["message"] for entry in started.driver.get_log("browser")]
+    assert [line for line in said if "favicon" not in line] == []
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running(directory=SingleTenant(Tenant("default", MarkKey("k1", KEY)))) as served:
+        yield served.server.url
+
+
+@pytest.fixture(scope="module")
+def marked() -> str:
+    """A text that a field keeps: without control characters."""
+    texts = (alone("the sky", key=KEY, max_new_tokens=200, do_sample=True, seed=seed)[0] for seed in range(99))
+    return next("".join(c if c.isprintable() else " " for c in text) for text in texts if "\ufffd" not in text[:1])
+
+
+def test_a_marked_text_is_pasted_and_shown_in_colours(browser: Browser, url: str, marked: str) -> None:
+    browser.look(url)
+    browser.ask(marked)
+    assert browser.verdict == "Marked" and browser.driver.title.startswith("Marked: ")
+    colour = "return getComputedStyle(document.querySelector(arguments[0])).backgroundColor"
+    shades = {browser.run(colour, f".text .{shade}") for shade in ("p2", "m1", "again")}
+    assert len(shades) == 3, "the content policy lets the style in"
+    assert browser.count(".text span") > 100 and browser.one(".text").is_displayed()
+    assert browser.run("return document.getElementById('text').value") == marked, "the text is still there"
+
+
+def test_an_unmarked_text_and_a_short_one(browser: Browser, url: str) -> None:
+    browser.look(url)
+    browser.ask(UNMARKED)
+    assert browser.verdict == "No mark found" and not browser.one(".text").is_displayed()
+    browser.ask("two words")
+    assert browser.verdict == "Too short to say"
+
+
+def test_a_keyboard_is_enough(browser: Browser, url: str, marked: str) -> None:
+    """The field has the focus at first, the answer afterwards; the tokens open and close by themselves."""
+    browser.look(url)
+    browser.press("two words", "\ue004", "\ue007")  # tab, enter
+    browser.wait()
+    assert browser.run("return document.activeElement.id") == "verdict"
+    browser.press("\ue004", " ")
+    assert browser.run("return document.activeElement.tagName") == "SUMMARY" and browser.one(".text").is_displayed()
+    browser.press("\ue004", "\ue004")
+    outline = "const s = getComputedStyle(document.activeElement); return [s.outlineStyle, parseInt(s.outlineWidth)]"
+    assert browser.run(outline) == ["solid", 3], "who uses the keyboard sees where they are"
+
+
+def test_it_needs_no_script(browser: Browser, url: str) -> None:
+    browser.look(url, scripts=False)
+    browser.one("#text").send_keys("two words")
+    browser.one("button").click()
+    browser.wait()
+    assert browser.verdict == "Too short to say" and browser.count("script") == 0
+
+
+@pytest.mark.parametrize("name", HOSTILES)
+def test_a_hostile_text_does_nothing(browser: Browser, url: str, name: str) -> None:
+    text = HOSTILES[name]
+    browser.look(url, 390)
+    before = browser.count("body *")
+    browser.ask(text)
+    browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert browser.run("return document.getElementById('text').value") == text
+    assert browser.run("return document.querySelector('.text').textContent") == text
+    drawn = browser.count(".answer *")
+    assert browser.count("body *") == before + drawn + 1 and browser.count(".text *") == browser.count(".text > span")
+    assert browser.one("h1").text == "Is this text marked?" and browser.one("button").text == "Test it"
+    assert browser.run("return document.documentElement.scrollWidth") <= 390, "nothing leaves the screen"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read_and_touched(browser: Browser, url: str, marked: str, scheme: str) -> None:
+    browser.look(url, 390, scheme=scheme)
+    browser.ask(marked)
+    ratio, where = browser.run(CONTRAST)
+    assert ratio >= 4.5, where
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == {
+        "light": "rgb(255, 255, 255)", "dark": "rgb(19, 20, 23)",
+    }[scheme]  # fmt: skip
+    assert browser.run("return document.querySelector('button').getBoundingClientRect().height") >= 44
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+
+
+def test_an_api_key_is_used_and_not_shown_again(started: Browser, marked: str) -> None:
+    with running(directory=Keys(DIRECTORY.tenants)) as served:
+        started.look(served.server.url)
+        started.ask(marked)
+        assert started.verdict == "No mark found" and started.count(".text") == 0
+        for key, verdict in (("one", "Marked"), ("stranger", "Not tested")):
+            started.one("form summary").click()
+            started.one("#key").send_keys(key)
+            started.ask(marked)
+            assert started.verdict == verdict and started.run("return document.getElementById('key').value") == ""
+        assert "stranger" not in started.driver.page_source
