@@ -99,12 +99,20 @@ topk_softmax = _register(
     triton="topk_softmax",
 )
 
+
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
+def _attention_fake(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Triton's output has the heads of a row side by side in memory, as the next product wants them."""
+    if q.device.type == "cpu":
+        return q.new_empty(q.shape)
+    return q.new_empty((q.shape[0], q.shape[2], q.shape[1], q.shape[3])).transpose(1, 2)
+
+
 sibling_attention = _register(
     "sibling_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_ref,
-    lambda q, *args, **kwargs: q.new_empty(q.shape),
+    _attention_fake,
     triton="sibling_attention",
 )
 # of each sequence as many candidates as it has, for steps that read back; CPU only
@@ -125,7 +133,7 @@ sibling_attention_paged = _register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
     "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_paged_ref,
-    lambda q, *args, **kwargs: q.new_empty(q.shape),
+    _attention_fake,
     triton="sibling_attention",
 )
 

@@ -27,7 +27,7 @@ MAX_DIM = 256
 
 
 @triton.jit
-def _log2_scores(raw, scale, softcap, HAS_SOFTCAP: tl.constexpr):
+def log2_scores(raw, scale, softcap, HAS_SOFTCAP: tl.constexpr):
     """q . k -> base-2 scores. tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|), never overflows."""
     if HAS_SOFTCAP:
         x = raw * (scale / softcap)
@@ -43,7 +43,65 @@ def _finite(x):
     return tl.where(x == float("-inf"), 0.0, x)
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates"])
+@triton.jit
+def prefix_bounds(length, i_s, splits, window, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """First and last + 1 position of part i_s of the prefix that a window leaves."""
+    first = length * 0
+    if HAS_WINDOW:
+        first = tl.maximum(length - window + 1, 0)
+    chunk = tl.cdiv(tl.cdiv(length - first, splits), BLOCK_N) * BLOCK_N
+    low = first + i_s * chunk
+    return low, tl.minimum(low + chunk, length)
+
+
+@triton.jit
+def attend_prefix(
+    b_q, k_ptr, v_ptr, p_table, i_b, i_h, low, high, stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
+    D: tl.constexpr, PAGE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Greatest base-2 score, sum of weights and weighted sum of values of queries b_q [BLOCK_M, BLOCK_D] over positions
+    low to high. i_b, i_h: int64. PAGE = 0: contiguous cache, else page size; p_table: the sequence's pages."""
+    o_n = tl.arange(0, BLOCK_N)
+    o_d = tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    b_sum = tl.zeros([BLOCK_M], tl.float32)
+    b_acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for start in range(low, high, BLOCK_N):
+        m_n = start + o_n < high
+        m_nd = m_n[:, None] & m_d[None, :]
+        if PAGE > 0:
+            position = start + o_n
+            page = tl.load(p_table + position // PAGE, mask=m_n, other=0).to(tl.int64)
+            place = position % PAGE
+            p_k = k_ptr + (page * stride_kb + i_h * stride_kh + place * stride_kn)[:, None]
+            p_v = v_ptr + (page * stride_vb + i_h * stride_vh + place * stride_vn)[:, None]
+        else:
+            # one 64-bit offset per block, 32-bit ones inside the tile
+            begin = start + (i_b * 0)
+            p_k = k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
+            p_v = v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
+        b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
+        b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
+        if UPCAST:
+            b_k = b_k.to(tl.float32)
+            b_v = b_v.to(tl.float32)
+        raw = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        scores = tl.where(m_n[None, :], log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
+        new_max = tl.maximum(b_max, tl.max(scores, 1))
+        shift = _finite(new_max)
+        weights = tl.exp2(scores - shift[:, None])
+        decay = tl.exp2(b_max - shift)
+        b_sum = b_sum * decay + tl.sum(weights, 1)
+        b_acc = b_acc * decay[:, None]
+        b_acc = tl.dot(weights.to(b_v.dtype), b_v, b_acc, input_precision="ieee")
+        b_max = new_max
+    return b_max, b_sum, b_acc
+
+
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits"])
 def _split_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, k_own_ptr, v_own_ptr, lengths_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qc, stride_qd,
@@ -51,14 +109,14 @@ def _split_kernel(
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_kob, stride_koh, stride_koc, stride_kod,
     stride_vob, stride_voh, stride_voc, stride_vod,
-    stride_tb, kv_heads, group, candidates, size, window, scale, softcap,
-    D: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr,
+    stride_ob, stride_oh, stride_oc, stride_tb, kv_heads, group, candidates, splits, size, window, scale, softcap,
+    D: tl.constexpr, FUSED: tl.constexpr, PAGE: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head. PAGE = 0: contiguous cache, else page size.
 
-    Writes o_s float32 [SPLITS, B * H * C, D] and e_s [SPLITS, B * H * C], or if FUSED (one part) the output itself.
+    Writes o_s float32 [splits, B * H * C, D] and e_s [splits, B * H * C], or if FUSED (one part) the output itself.
     """
     tl.static_assert(BLOCK_D >= D)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
@@ -68,7 +126,6 @@ def _split_kernel(
     i_b = (i_bh // kv_heads).to(tl.int64)
     i_h = (i_bh % kv_heads).to(tl.int64)
     o_m = i_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    o_n = tl.arange(0, BLOCK_N)
     o_d = tl.arange(0, BLOCK_D)
     rows = group * candidates
     m_m = o_m < rows
@@ -84,45 +141,12 @@ def _split_kernel(
 
     # a length past the cache is clamped: wrong at worst, never a wild access
     length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
-    first = length * 0
-    if HAS_WINDOW:
-        first = tl.maximum(length - window + 1, 0)
-    chunk = tl.cdiv(tl.cdiv(length - first, SPLITS), BLOCK_N) * BLOCK_N
-    low = first + i_s * chunk
-    high = tl.minimum(low + chunk, length)
-
-    b_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    b_sum = tl.zeros([BLOCK_M], tl.float32)
-    b_acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for start in range(low, high, BLOCK_N):
-        m_n = start + o_n < high
-        m_nd = m_n[:, None] & m_d[None, :]
-        if PAGE > 0:
-            position = start + o_n
-            page = tl.load(table_ptr + i_b * stride_tb + position // PAGE, mask=m_n, other=0).to(tl.int64)
-            place = position % PAGE
-            p_k = k_ptr + (page * stride_kb + i_h * stride_kh + place * stride_kn)[:, None]
-            p_v = v_ptr + (page * stride_vb + i_h * stride_vh + place * stride_vn)[:, None]
-        else:
-            # one 64-bit offset per block, 32-bit ones inside the tile
-            begin = start + (i_b * 0)
-            p_k = k_ptr + (i_b * stride_kb + i_h * stride_kh + begin * stride_kn) + (o_n * stride_kn)[:, None]
-            p_v = v_ptr + (i_b * stride_vb + i_h * stride_vh + begin * stride_vn) + (o_n * stride_vn)[:, None]
-        b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
-        b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_nd, other=0.0)  # [BLOCK_N, BLOCK_D]
-        if UPCAST:
-            b_k = b_k.to(tl.float32)
-            b_v = b_v.to(tl.float32)
-        raw = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-        scores = tl.where(m_n[None, :], _log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
-        new_max = tl.maximum(b_max, tl.max(scores, 1))
-        shift = _finite(new_max)
-        weights = tl.exp2(scores - shift[:, None])
-        decay = tl.exp2(b_max - shift)
-        b_sum = b_sum * decay + tl.sum(weights, 1)
-        b_acc = b_acc * decay[:, None]
-        b_acc = tl.dot(weights.to(b_v.dtype), b_v, b_acc, input_precision="ieee")
-        b_max = new_max
+    low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
+    b_max, b_sum, b_acc = attend_prefix(
+        b_q, k_ptr, v_ptr, table_ptr + i_b * stride_tb, i_b, i_h, low, high,
+        stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
+        D, PAGE, HAS_SOFTCAP, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
 
     o_r = i_bh.to(tl.int64) * rows + o_m  # (b * H + h) * C + c: output rows of one KV head are neighbours
     if FUSED:
@@ -130,7 +154,7 @@ def _split_kernel(
         p_vo = v_own_ptr + i_b * stride_vob + i_h * stride_voh + o_c[:, None] * stride_voc + o_d[None, :] * stride_vod
         b_ko = tl.load(p_ko, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
         b_vo = tl.load(p_vo, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
-        own = _log2_scores(tl.sum(b_q.to(tl.float32) * b_ko, 1), scale, softcap, HAS_SOFTCAP)
+        own = log2_scores(tl.sum(b_q.to(tl.float32) * b_ko, 1), scale, softcap, HAS_SOFTCAP)
         top = tl.maximum(b_max, own)
         if HAS_SINKS:
             sink = tl.load(sinks_ptr + o_h, mask=m_m, other=0.0).to(tl.float32) * LOG2E
@@ -141,7 +165,8 @@ def _split_kernel(
         if HAS_SINKS:
             total += tl.exp2(sink - top)
         b_out = (b_acc * decay[:, None] + own_weight[:, None] * b_vo) / total[:, None]
-        tl.store(out_ptr + o_r[:, None] * D + o_d[None, :], b_out.to(out_ptr.dtype.element_ty), mask=m_md)
+        p_out = out_ptr + i_b * stride_ob + o_h[:, None] * stride_oh + o_c[:, None] * stride_oc + o_d[None, :]
+        tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
     else:
         o_p = i_s.to(tl.int64) * tl.num_programs(1) * rows + o_r
         # asked so that a NaN is none of the empty ones: it must reach the output, not vanish with its part
@@ -153,14 +178,14 @@ def _split_kernel(
             tl.store(out_ptr + o_p[:, None] * D + o_d[None, :], b_out, mask=m_md)
 
 
-@triton.jit(do_not_specialize=["group", "candidates"])
+@triton.jit(do_not_specialize=["group", "candidates", "splits"])
 def _combine_kernel(
     part_ptr, lse_ptr, q_ptr, k_own_ptr, v_own_ptr, sinks_ptr, out_ptr,
     stride_qb, stride_qh, stride_qc, stride_qd,
     stride_kob, stride_koh, stride_koc, stride_kod,
     stride_vob, stride_voh, stride_voc, stride_vod,
-    heads, group, candidates, scale, softcap,
-    D: tl.constexpr, SPLITS: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+    stride_ob, stride_oh, stride_oc, heads, group, candidates, splits, scale, softcap,
+    D: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One output row: the parts, the own token and the sink merged by logsumexp."""
@@ -174,7 +199,7 @@ def _combine_kernel(
     o_d = tl.arange(0, BLOCK_D)
     m_d = o_d < D
 
-    b_lse = tl.load(lse_ptr + o_s * count + i_r, mask=o_s < SPLITS, other=float("-inf"))  # [BLOCK_S]
+    b_lse = tl.load(lse_ptr + o_s * count + i_r, mask=o_s < splits, other=float("-inf"))  # [BLOCK_S]
     p_q = q_ptr + i_b * stride_qb + i_h * stride_qh + i_c * stride_qc + o_d * stride_qd
     p_ko = k_own_ptr + i_b * stride_kob + i_g * stride_koh + i_c * stride_koc + o_d * stride_kod
     p_vo = v_own_ptr + i_b * stride_vob + i_g * stride_voh + i_c * stride_voc + o_d * stride_vod
@@ -185,7 +210,7 @@ def _combine_kernel(
     p_part = part_ptr + (o_s[:, None] * count + i_r) * D + o_d[None, :]
     b_part = tl.load(p_part, mask=m_s[:, None] & m_d[None, :], other=0.0)  # [BLOCK_S, BLOCK_D]
 
-    own = _log2_scores(tl.sum(b_q * b_ko, 0), scale, softcap, HAS_SOFTCAP)
+    own = log2_scores(tl.sum(b_q * b_ko, 0), scale, softcap, HAS_SOFTCAP)
     top = tl.maximum(tl.max(b_lse, 0), own)
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + i_h).to(tl.float32) * LOG2E
@@ -196,7 +221,8 @@ def _combine_kernel(
     if HAS_SINKS:
         total += tl.exp2(sink - top)
     b_out = (tl.sum(weights[:, None] * b_part, 0) + own_weight * b_vo) / total
-    tl.store(out_ptr + i_r * D + o_d, b_out.to(out_ptr.dtype.element_ty), mask=m_d)
+    p_out = out_ptr + i_b * stride_ob + i_h * stride_oh + i_c * stride_oc + o_d
+    tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_d)
 
 
 def _strides(**tensors: torch.Tensor) -> dict[str, int]:
@@ -241,14 +267,15 @@ def _launch(q, k_cache, v_cache, table, size, page, k_own, v_own, lengths, scale
     m_blocks = cdiv(group * candidates, blocks.block_m)
     splits = num_splits(batch, kv_heads, m_blocks, size, blocks.block_n)
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
-    out = q.new_empty(q.shape, dtype=torch.float32 if INTERPRETED else q.dtype)
+    out = q.new_empty((batch, candidates, heads, dim), dtype=torch.float32 if INTERPRETED else q.dtype).transpose(1, 2)
     count = batch * heads * candidates
     fused = splits == 1 and blocks.can_finish
     part = out if fused else q.new_empty((splits, count, dim), dtype=torch.float32)
     lse = q.new_empty((1,) if fused else (splits, count), dtype=torch.float32)
     own = {"k_own_ptr": k_own, "v_own_ptr": v_own, "sinks_ptr": lse if sinks is None else sinks, "q_ptr": q}
-    numbers = {"group": group, "candidates": candidates, "scale": scale, "softcap": softcap or 1.0}
-    flags = {"D": dim, "SPLITS": splits, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None}
+    numbers = {"group": group, "candidates": candidates, "splits": splits, "scale": scale, "softcap": softcap or 1.0,
+               "stride_ob": out.stride(0), "stride_oh": out.stride(1), "stride_oc": out.stride(2)}  # fmt: skip
+    flags = {"D": dim, "HAS_SOFTCAP": softcap is not None, "HAS_SINKS": sinks is not None}
     launch(
         _split_kernel,
         (m_blocks, batch * kv_heads, splits),
@@ -295,8 +322,9 @@ def sibling_attention(
     """Attention of sibling candidates; arguments and result as in `sibling_attention_ref`.
 
     q [B, H, C, D], caches [B, HK, S, D], own [B, HK, C, D], all of one dtype, any strides; lengths int64 [B] in device
-    memory. Accumulates in float32; the weights meet V in q's dtype. Deterministic: fixed order, no atomics. Reads
-    2 * B * HK * T * D elements of the prefix once for up to 64 rows C * H / HK, once per 64 rows above.
+    memory. The output lies in memory as [B, C, H, D]. Accumulates in float32; the weights meet V in q's dtype.
+    Deterministic: fixed order, no atomics. Reads 2 * B * HK * T * D elements of the prefix once for up to 64 rows
+    C * H / HK, once per 64 rows above.
 
     Raises:
         TypeError, ValueError: naming the argument, before any launch. Lengths past the cache are found on a GPU only
