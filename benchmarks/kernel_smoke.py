@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import (
     GREEN,
     RACE_SCALE,
@@ -23,6 +24,7 @@ from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
+from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 from caw import ops
@@ -60,6 +62,44 @@ def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Mad
     pages, table = torch.randn(2, 2 * size, kv_heads, 4, dim).to(dtype), torch.randperm(2 * size).view(batch, size)
     arguments = [q, *pages, table.int(), *rest]
     return f"sibling_attention_paged {name}", ops.sibling_attention_paged, sibling_attention_paged_ref, arguments, row
+
+
+def layer(dtype: torch.dtype, size: int, **options: Any) -> Made:
+    """Output, keys and values of a layer whose dimensions fill no tile; a prefix in one part, or in several."""
+    batch, slots, width, heads, kv_heads, wide, dim = 2, 3, 70, 4, 2, 90, 80
+    shapes = [(width,), (heads * dim, width), (kv_heads * dim, width), (kv_heads * dim, width), (width, heads * dim),
+              (width,), (wide, width), (wide, width), (width, wide), (dim,), (dim,)]  # fmt: skip
+    weights = [(torch.randn(shape) / shape[-1] ** 0.5).to(dtype) for shape in shapes]
+    biases = [weights[i][:, 0].contiguous() if i < 4 else None for i in (1, 2, 3, 4, 6, 7, 8)]
+    angles = torch.rand(batch, slots, dim // 2).repeat(1, 1, 2)
+    cache = torch.randn(2, batch, kv_heads, size, dim).to(dtype)
+    scratch = torch.zeros(2, batch, slots + 1, kv_heads, dim).to(dtype)
+    arguments = [
+        torch.randn(batch, slots, width).to(dtype),
+        angles.cos().to(dtype),
+        angles.sin().to(dtype),
+        *cache,
+        *scratch,
+        1,
+        torch.tensor([size - 1, size // 2]),
+        weights,
+        biases,
+        1e-5,
+        0.1,
+        options.get("window"),
+    ]
+
+    def changed(op: Any) -> Callable[..., Any]:
+        return lambda *given: [op(*given), given[5], given[6]]
+
+    name, row = str(dtype).removeprefix("torch."), "forward" if dtype == torch.float32 else "layer/bfloat16"
+    return f"decoder_layer {name} T={size}", changed(ops.decoder_layer), changed(decoder_layer_ref), arguments, row
+
+
+def linear(rows: int, dtype: torch.dtype) -> Made:
+    given = [torch.randn(rows, 70).to(dtype), torch.randn(90, 70).to(dtype), torch.randn(90).to(dtype)]
+    row = "float32" if dtype == torch.float32 else "attention/" + str(dtype).removeprefix("torch.")
+    return f"small_linear {rows} rows {dtype}", ops.small_linear, small_linear_ref, given, row
 
 
 def commit() -> Made:
@@ -141,6 +181,8 @@ def small_calls() -> Sequence[Made]:
         *[(f"topk_softmax {v} {dtype}", ops.topk_softmax, lambda *a: topk_softmax_ref(*a),
            [torch.randn(3, v).to(dtype), 100, torch.tensor([2, 0])], "softmax")
           for v, dtype in ((60, torch.float32), (4500, torch.float16), (4500, torch.float32))],
+        layer(torch.float16, SPLIT), layer(torch.float32, 60, window=40),
+        linear(1, torch.float16), linear(33, torch.bfloat16), linear(5, torch.float32),
         commit(), *evaluator(),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
         *draws(),

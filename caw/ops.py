@@ -16,7 +16,6 @@ import torch
 
 from caw import _ext
 from caw.ops_ref.block_types import packed_bytes
-from caw.ops_ref.decoder_layer_ref import decoder_layer_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
@@ -28,6 +27,7 @@ from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_re
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -38,6 +38,7 @@ from caw.triton_kernels.sibling_attention_ref import (
     sibling_attention_paged_ref,
     sibling_attention_ref,
 )
+from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 NAMESPACE = "caw"
@@ -103,9 +104,8 @@ topk_softmax = _register(
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
 def _attention_fake(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Triton's output has the heads of a row side by side in memory, as the next product wants them."""
-    if q.device.type == "cpu":
-        return q.new_empty(q.shape)
-    return q.new_empty((q.shape[0], q.shape[2], q.shape[1], q.shape[3])).transpose(1, 2)
+    batch, heads, candidates, dim = q.shape
+    return q.new_empty(q.shape) if q.is_cpu else q.new_empty((batch, candidates, heads, dim)).transpose(1, 2)
 
 
 sibling_attention = _register(
@@ -115,19 +115,19 @@ sibling_attention = _register(
     _attention_fake,
     triton="sibling_attention",
 )
-# of each sequence as many candidates as it has, for steps that read back; CPU only
+# packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
+#   own, tokens of prompts. CPU only, both
 sibling_attention_packed = _register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_packed_ref,
-    lambda q, *args, **kwargs: q.new_empty(q.shape),
+    _attention_fake,
 )
-# each row with a length of its own: tokens of prompts; CPU only
 prefix_attention = _register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     prefix_attention_ref,
-    lambda q, *args, **kwargs: q.new_empty(q.shape),
+    _attention_fake,
 )
 sibling_attention_paged = _register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
@@ -204,17 +204,9 @@ race_values = _register(
 
 # ---- enumerate_candidates: the whole ladder of each row of a native format; scheme: see watermarks/base.py -----------
 def _enumerate_candidates_fake(
-    values: torch.Tensor,
-    ids: torch.Tensor,
-    race: torch.Tensor,
-    scores: torch.Tensor,
-    context: torch.Tensor,
-    key: torch.Tensor,
-    scheme: int,
-    threshold: int,
-    full: float,
-    max_strength: float,
-) -> tuple[torch.Tensor, ...]:
+    values: torch.Tensor, ids: torch.Tensor, race: torch.Tensor, scores: torch.Tensor, context: torch.Tensor,
+    key: torch.Tensor, scheme: int, threshold: int, full: float, max_strength: float,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
     width = rungs(values.shape[1], scheme, full, max_strength)
     needs = values.new_empty((values.shape[0], width))
     return torch.empty_like(needs, dtype=torch.int64), needs, ids.new_empty((values.shape[0],))
@@ -283,11 +275,9 @@ count_evidence = _register(
     count_evidence_ref,
     lambda *args: None,
 )
-for _name, _reference in (
-    ("score_tokens", score_tokens_ref), ("show_evidence", show_evidence_ref), ("count_evidence", count_evidence_ref),
-):  # fmt: skip
-    if not has_kernel(_name, "cuda"):
-        # a few tokens at a time: PyTorch's own operations will do on a GPU, where they read nothing back
+for _reference in (score_tokens_ref, show_evidence_ref, count_evidence_ref):
+    # a few tokens at a time: PyTorch's own operations will do on a GPU, where they read nothing back
+    if not has_kernel(_name := _reference.__name__.removesuffix("_ref"), "cuda"):
         _library.impl(_name, _reference, "CUDA")
 
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
@@ -326,8 +316,9 @@ generator_words = _register(
 # has the same bits however many there are
 small_linear = _register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
-    torch.nn.functional.linear,
+    small_linear_ref,
     lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])),
+    triton="small_linear",
 )
 
 # weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantised.h
@@ -351,16 +342,17 @@ quantised_linear = _register(
     lambda x, packed, outputs, bias=None: x.new_empty((x.shape[0], outputs)),
 )
 
-# decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch. CPU only
+# decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch
 decoder_layer = _register(
     "decoder_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
     "int? window=None, Tensor? rows=None) -> Tensor",
     decoder_layer_ref,
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
+    triton="decoder_layer",
 )
 
-# prefill_layer: the same layer of tokens of prompts, whose keys and values join the cache. CPU only
+# prefill_layer: the same layer of tokens of prompts; keys and values join the cache. CPU only
 prefill_layer = _register(
     "prefill_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor rows, "
     "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None) -> Tensor",

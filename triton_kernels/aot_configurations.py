@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from caw.triton_kernels.aot import Report
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
+from caw.triton_kernels.decoder_layer import decoder_layer
 from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
@@ -18,13 +19,16 @@ from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
+from caw.triton_kernels.small_linear import small_linear
 from caw.triton_kernels.topk_softmax import topk_softmax
 
 BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 # Registers a thread: a guard against getting worse, set a little above what the compiler gave (Triton 3.9). Up to 255,
 # two programs of 128 threads fit a multiprocessor, up to 168 three, up to 128 four. It says nothing about speed.
 REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
-             "_scan_kernel": 168, "_evaluator_kernel": 128}  # fmt: skip
+             "_scan_kernel": 168, "_evaluator_kernel": 128, "_layer_attention_kernel": 200,
+             "_product_kernel": 80}  # fmt: skip
+PIPELINED = ("_split_kernel", "_layer_attention_kernel", "_product_kernel")
 SMALL = 64  # registers of every other kernel
 ROUNDED_TWICE = ("_select_kernel", "_green_kernel", "_reweight_kernel")  # compare fl32(l + fl32(strength * delta))
 
@@ -62,6 +66,36 @@ def attention(
         )
     store = empty(2, batch, kv_heads, size, dim, dtype=dtype)
     return Configuration(name, lambda: sibling_attention(q, store[0], store[1], k_own, v_own, lengths, 0.1, **options))
+
+
+def layer(
+    batch: int, candidates: int, width: int, heads: int, kv_heads: int, wide: int, dim: int, dtype: torch.dtype,
+    head_norms: bool = False, biases: bool = False, window: int | None = None, size: int = 2048,
+) -> Configuration:  # fmt: skip
+    """A whole layer as decoding calls it; of the two norms only the first clears counters, so both are compiled."""
+    name = (
+        f"layer b{batch} c{candidates} e{width} h{heads}/{kv_heads} i{wide} d{dim} {str(dtype)[6:]}"
+        f"{' norms' if head_norms else ''}{' biases' if biases else ''}{f' window={window}' if window else ''} s{size}"
+    )
+    inner, kv = heads * dim, kv_heads * dim
+    shapes = [(width,), (inner, width), (kv, width), (kv, width), (width, inner), (width,), (wide, width),
+              (wide, width), (width, wide), *([(dim,)] * 2 if head_norms else [])]  # fmt: skip
+    weights = [empty(*shape, dtype=dtype) for shape in shapes]
+    bias = [empty(weights[i].shape[0], dtype=dtype) if biases and i < 4 else None for i in (1, 2, 3, 4, 6, 7, 8)]
+    cache = empty(2, batch, kv_heads, size, dim, dtype=dtype)
+    scratch = empty(2, batch, candidates, kv_heads, dim, dtype=dtype)
+    hidden, rotary = empty(batch, candidates, width, dtype=dtype), empty(2, batch, candidates, dim, dtype=dtype)
+
+    def call() -> None:
+        decoder_layer(hidden, *rotary, *cache, *scratch, 0, empty(batch, dtype=I64), weights, bias, 1e-5, 0.1, window)
+
+    return Configuration(name, call)
+
+
+def linear(rows: int, outputs: int, size: int, dtype: torch.dtype) -> Configuration:
+    x, weight = empty(rows, size, dtype=dtype), empty(outputs, size, dtype=dtype)
+    name = f"linear r{rows} o{outputs} k{size} {str(dtype)[6:]}"
+    return Configuration(name, lambda: small_linear(x, weight, None))
 
 
 def topk(rows: int, vocab_size: int, dtype: torch.dtype, k: int = 100, select: bool = False) -> Configuration:
@@ -140,6 +174,15 @@ def checked() -> list[Configuration]:
         attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
         attention(1, 32, 8, 8, 2048, 128, BF16, page=16),
         attention(1, 32, 8, 2, 2048, 128, F32),
+        layer(1, 1, 4096, 32, 32, 11008, 128, F16),  # Llama-2-7B
+        layer(1, 8, 4096, 32, 8, 14336, 128, BF16),
+        layer(32, 2, 4096, 32, 8, 14336, 128, BF16),
+        layer(1, 2, 896, 14, 2, 4864, 64, BF16, biases=True),
+        layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
+        layer(1, 2, 576, 9, 3, 1536, 64, F32),
+        linear(2, 32000, 4096, F16),
+        linear(64, 151936, 1536, BF16),
+        linear(2, 49152, 576, F32),
         topk(2, 128256, BF16, select=True),
         topk(64, 151936, F32),
         topk(2, 262144, F32),
@@ -164,6 +207,8 @@ def few() -> list[Configuration]:
         attention(1, 32, 8, 2, 2048, 128, BF16),
         attention(32, 32, 8, 16, 2048, 128, F16),
         attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
+        layer(1, 2, 4096, 32, 8, 14336, 128, BF16),
+        linear(2, 32000, 4096, F16),
         topk(2, 128256, BF16),
         evaluator(2, 128, 3, 1, 0, 2, extra=33),
         commit(32, 2, 8, 128, BF16, 2),
@@ -211,8 +256,8 @@ def complaints(report: Report) -> list[str]:
     bound = REGISTERS.get(report.kernel, SMALL)
     if report.registers > bound:
         found.append(f"{report.registers} registers, expected at most {bound}")
-    if report.kernel == "_split_kernel" and not report.async_copies:
-        found.append("no asynchronous copy: loads of the prefix are not pipelined")
+    if report.kernel in PIPELINED and not report.async_copies:
+        found.append("no asynchronous copy: loads of the prefix or of weights are not pipelined")
     if report.kernel in ROUNDED_TWICE and report.fused_multiply_adds:
         found.append("a fused multiply-add: the reweighting rule must round twice")
     return found

@@ -72,3 +72,35 @@ def topk_blocks(vocab_size: int) -> TopKBlocks:
         return TopKBlocks(max(next_power_of_2(vocab_size), 128), 4, 4)
     # merge reads up to cdiv(V, block) * K candidates in registers: above 160k tokens 4096 a block would spill it
     return TopKBlocks(4096, 8, 8) if vocab_size <= 160_000 else TopKBlocks(8192, 16, 8)
+
+
+@dataclass(frozen=True)
+class ProductBlocks:
+    """Tile of one program of a product: block_o outputs, block_k inputs at a time, num_stages tiles under way."""
+
+    block_o: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def product_blocks(outputs: int, size: int, dtype: torch.dtype, gated: bool) -> ProductBlocks:
+    """For weights [outputs, size], two of them where gated; the number of rows has no part in it.
+
+    Memory is busy while some 40 KiB are under way to each multiprocessor (4.8 TB/s times 1 us over 132). The outputs of
+    a program are those with which the last wave of programs is fullest, more rather than fewer: each reads all of x.
+    """
+    fill = {block: outputs / (cdiv(outputs, block * SM_COUNT) * block * SM_COUNT) for block in (64, 32, 16)}
+    block_o = next(block for block, full in fill.items() if full >= 0.95 * max(fill.values()))
+    if dtype == torch.float32:
+        # exact float32 products run on the plain units, from registers
+        return ProductBlocks(min(block_o, 32), 32, 4, 4)
+    # 8 KiB of weights a tile, six of them under way to each of the one or two programs of a multiprocessor
+    block_o = min(block_o, 32) if gated else block_o
+    block_k = 64 if gated or block_o == 64 else 128
+    return ProductBlocks(block_o, min(block_k, max(next_power_of_2(size), 16)), 4, 7)
+
+
+def product_rows(rows: int) -> int:
+    """Rows of one program of a product: the order of its sums is the same with either."""
+    return 16 if rows <= 16 else 32

@@ -40,8 +40,8 @@ LOOKUPS = {"embedding": 0, "index_select": 0, "gather": 0, "index": 0}
 UNREAD = {"commit_kv": ("store", "scratch"), "commit_step": ("store", "scratch"), "enumerate_candidates": ("scores",)}
 # memory without contents, other names of tensors, and numbers that travel as arguments of a kernel
 NO_KERNEL = ("empty", "new_empty", "empty_like", "empty_strided", "_unsafe_view", "lift_fresh", "scalar_tensor")
-MODULES = ("commit_kv", "enumerate_candidates", "evaluator_step", "green_argmax", "race_values", "sampling_noise",
-           "sibling_attention", "topk_softmax")  # fmt: skip
+MODULES = ("commit_kv", "decoder_layer", "enumerate_candidates", "evaluator_step", "green_argmax", "race_values",
+           "sampling_noise", "sibling_attention", "small_linear", "topk_softmax")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def is_view(func: Any) -> bool:
 
 
 def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> list[Launch]:
-    """Of one of this library's operators; its bytes stand with its first kernel.
+    """Of one of this library's operators; its bytes stand with its first kernel, a layer's with each of its own.
 
     Raises ValueError for one without a Triton kernel: on a GPU it would run elsewhere.
     """
@@ -111,6 +111,8 @@ def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
         raise ValueError(f"expected operators with a Triton kernel in a captured step, got {name}; leave its mode out")
     with recorded() as launches:
         launcher(*args, **kwargs)
+    if name == "decoder_layer":
+        return [Launch(launch.kernel.__name__.strip("_"), _bytes_given(launch.arguments)) for launch in launches]
     moved = _bytes_moved(name, func, args, kwargs, out)
     return [Launch(launch.kernel.__name__.strip("_"), 0 if i else moved) for i, launch in enumerate(launches)]
 
@@ -133,6 +135,11 @@ def _bytes_moved(name: str, func: Any, args: Sequence[Any], kwargs: dict[str, An
         scratch = named["scratch"]
         read += 2 * _size(scratch) // scratch.shape[3]
     return read + written
+
+
+def _bytes_given(arguments: dict[str, Any]) -> int:
+    """Of the distinct tensors that a kernel is given: absent ones have a stand-in."""
+    return sum(map(_size, {id(t): t for t in arguments.values() if isinstance(t, torch.Tensor)}.values()))
 
 
 def _tensors(tree: Any) -> Iterable[torch.Tensor]:
@@ -176,7 +183,7 @@ def model_of_step(mode: str, shapes: str, dtype: str, batch: int, prefix: int) -
     decoder.cache.allocate(keys, keys)
     steps = decoder.steps()
     assert isinstance(steps, RunAhead) and isinstance(steps.step, DeviceStep)
-    with torch.inference_mode(), decoder.attention, Launches() as launches:
+    with torch.inference_mode(), decoder.attention, decoder.linears, Launches() as launches:
         steps.step()
     return launches.found
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from caw.ops_ref.decoder_layer_ref import layer_around
+from caw.triton_kernels.decoder_layer_ref import layer_around
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 
 from caw import ops
-from caw.ops_ref.decoder_layer_ref import decoder_layer_ref
 from caw.testing import assert_close
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")

@@ -16,6 +16,7 @@ from pairwise import pairwise
 import caw
 from caw import ops
 from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.small_linears import SmallLinears
 
 POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrength(1.0)}
 
@@ -41,14 +42,18 @@ def launchers() -> ops.Ops:
 
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
-    """As on a GPU: ladders and noise by their kernels too."""
-    from caw.triton_kernels import enumerate_candidates, launching, sampling_noise
+    """As on a GPU: ladders, noise, products and whole layers by their kernels too."""
+    from caw.triton_kernels import decoder_layer, enumerate_candidates, launching, sampling_noise, small_linear
 
     if not (launching.INTERPRETED or torch.cuda.is_available()):
         pytest.fail("expected Triton in its interpreter; run pytest with TRITON_INTERPRET=1")
     monkeypatch.setattr(ops, "enumerate_candidates", enumerate_candidates.enumerate_candidates)
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
-    return launchers()
+    monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
+    monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
+    kernels = launchers()
+    monkeypatch.setattr(ops, "sibling_attention", kernels.sibling_attention)  # whose place a layer may take
+    return kernels
 
 
 @pytest.mark.parametrize(
@@ -65,12 +70,14 @@ def test_launchers_take_what_the_step_gives(
     decoder, step = started(llama, RAGGED, chosen, POLICIES[policy](llama), slots=2, kernels=ops.references(),
                             eos_token_ids=(2,), **SAMPLING[sampling])  # fmt: skip
     to_meta(decoder, step, by_kernels)
-    with torch.inference_mode(), decoder.attention, recorded() as launches:
+    linears = SmallLinears(step.step.model, enabled=True)
+    with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
         step()
     kernels = [launch.kernel.__name__ for launch in launches]
     layers = llama.config.num_hidden_layers
     looks = watermark is not None and policy == "capacity"
-    assert kernels.count("_split_kernel") == layers
+    assert kernels.count("_layer_attention_kernel") == layers and "_split_kernel" not in kernels
+    assert kernels.count("_product_kernel") == 4 * layers + 1 and kernels.count("_norm_kernel") == 2 * layers
     assert kernels.count("_commit_kernel") == 1, "keys, values, logits and records move in one launch"
     assert kernels.count("_evaluator_kernel") == looks, "evaluation, strength and selection are one launch"
     assert kernels.count("_select_kernel") == (not looks)

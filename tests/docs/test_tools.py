@@ -28,12 +28,12 @@ def test_command_line_has_every_command_and_option() -> None:
 def test_operators_have_their_schemas() -> None:
     rows = {line.split("`")[1].split("(")[0]: line for line in operators().splitlines()[2:]}
     assert "-> (Tensor, Tensor, Tensor, Tensor)` | yes |" in rows["topk_softmax"]
-    assert "Tensor(a!) store" in rows["commit_kv"] and rows["small_linear"].endswith("|  |")
+    assert "Tensor(a!) store" in rows["commit_kv"] and rows["quantised_linear"].endswith("|  |")
 
 
 def test_references_are_found() -> None:
     assert "::: triton_kernels.topk_softmax_ref\n" in references("triton_kernels")
-    assert "::: caw.ops_ref.decoder_layer_ref\n" in references("caw/ops_ref")
+    assert "::: caw.ops_ref.prefill_layer_ref\n" in references("caw/ops_ref")
 
 
 def test_names_that_share_a_text_get_it_each() -> None:

@@ -1,9 +1,9 @@
-"""Whole decoder layers in one operator each, on a CPU.
+"""Whole decoder layers in one operator each.
 
-A layer of transformers is some 60 small operators; launching them from Python takes as long as reading the weights of
-a small model does. The layers of four architectures are one formula, `decoder_layer`, and run as one operator; so do
-those of prompts, `prefill_layer`, whose arithmetic is the step's: a token's keys and values are the same bits whether
-it was prompted, alone or among others, in however many pieces, or decoded.
+A layer of transformers is some 60 small operators, and launching them costs a step more than their arithmetic does.
+The layers of four architectures are one formula, `decoder_layer`, and run as one operator: on a CPU in C++, on a GPU in
+seven launches. On a CPU so do those of prompts, `prefill_layer`, whose arithmetic is the step's: a token's keys and
+values are the same bits whether it was prompted, alone or among others, in however many pieces, or decoded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self
                "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 NORMS = ("input_layernorm", "post_attention_layernorm")
 ACTIVATIONS = ("SiLU", "SiLUActivation")  # torch's and transformers' names of one function
-DTYPES = (torch.float32, torch.bfloat16)  # of the operators
+DTYPES = (torch.float32, torch.bfloat16)  # of the operators on a CPU
+GPU_DTYPES = (*DTYPES, torch.float16)
+GPU_ROWS = 64  # most rows of a step that the operators take there; more are the business of general products
+GPU_WIDTH, GPU_DIM = 16384, 256  # greatest hidden size and head dimension there
 
 
 def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
@@ -37,7 +40,8 @@ def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
     every forward, if it is training, has a hook or has weights that are not plain tensors of one type. All do in
     prefill where `prefill_attention` asks for another attention than "sdpa".
     """
-    return [(layer.__dict__, _Forward(layer)) for layer in model.modules() if fusible(layer)]
+    layers = [layer for layer in model.modules() if fusible(layer) and dtypes_on(layer.input_layernorm.weight)]
+    return [(layer.__dict__, _Forward(layer)) for layer in layers]
 
 
 def fusible(layer: torch.nn.Module) -> bool:
@@ -94,7 +98,7 @@ class _Forward:
         weights = self.weights
         if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
             self._weights, self._usable = weights, all(map(_plain, weights)) and _one_kind(weights)
-        return self._usable and weights[0].dtype in DTYPES
+        return self._usable and weights[0].dtype in dtypes_on(weights[0])
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         layout, rotary = kwargs.get("caw_layout"), kwargs.get("position_embeddings")
@@ -103,9 +107,10 @@ class _Forward:
         if not known or changed or not self.usable:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         assert layout is not None and rotary is not None
-        if layout.lengths is not None:
+        on_cpu = hidden_states.is_cpu
+        if layout.lengths is not None and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
-        if layout.cache.prefill_attention != "sdpa":
+        if layout.lengths is not None or not on_cpu or layout.cache.prefill_attention != "sdpa":
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         return self._prefill(hidden_states, rotary, layout.cache)
 
@@ -153,7 +158,26 @@ def _one_kind(weights: list[torch.Tensor]) -> bool:
 def _plain(weight: torch.Tensor) -> bool:
     """Dense numbers in memory, no quantised or otherwise wrapped tensor."""
     own = type(weight) in (torch.Tensor, torch.nn.Parameter) and type(weight.data) is torch.Tensor
-    return own and weight.is_cpu and weight.is_contiguous()
+    return own and bool(dtypes_on(weight)) and weight.is_contiguous()
+
+
+def dtypes_on(tensor: torch.Tensor) -> tuple[torch.dtype, ...]:
+    """What the operators take where the tensor is: with the extension on a CPU, by Triton on a GPU.
+
+    Without contents (meta) a tensor stands for one on a GPU: the model of a step is made of such.
+    """
+    if tensor.is_cuda or tensor.is_meta:
+        return GPU_DTYPES
+    return DTYPES if tensor.is_cpu and not ops.missing_extension() else ()
+
+
+def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
+    """Whether Triton's `decoder_layer` takes this step, and attention is not asked of another package."""
+    store = layout.cache.store
+    if layout.cache.kernels.sibling_attention is not ops.sibling_attention or store is None:
+        return False
+    dim, rows = store.shape[-1], hidden.shape[0] * hidden.shape[1]
+    return rows <= GPU_ROWS and hidden.shape[2] <= GPU_WIDTH and dim <= GPU_DIM and dim % 2 == 0
 
 
 def _global_hooks() -> bool:

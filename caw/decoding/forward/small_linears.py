@@ -1,9 +1,10 @@
-"""Linear layers on a CPU: each weight read once, and a row the same bits beside any others.
+"""Linear layers of a step: each weight read once, and a row the same bits beside any others.
 
-A step's time on a CPU is the reading of the weights. General matrix products pack them first, which makes two rows cost
+A step's time is the reading of the weights. General matrix products pack them first, which makes two rows cost
 up to twice what one row costs; `small_linear` does not, so that looking ahead through C candidates costs about as much
 as one token. General products also sum in another order at other numbers of rows, which would make a text depend on
-what is decoded beside it; so prompts and large batches, where they are the faster ones, take `small_linear` too.
+what is decoded beside it; so on a CPU prompts and large batches, where they are the faster ones, take `small_linear`
+too. On a GPU more rows than a step of a few texts has take general products.
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from caw import ops
-from caw.decoding.forward.fused_layers import DTYPES, fused_forwards
+from caw.decoding.forward.fused_layers import GPU_ROWS, dtypes_on, fused_forwards
 
 
 class SmallLinears:
     """Inside the block, plain linear layers run as `small_linear`, and decoder layers that `fused_layers` knows as one
     operator each.
 
-    Made once for a model and entered around every prefill and step; nothing of it is left outside. Does nothing without
-    the compiled extension, for layers that are not exactly torch.nn.Linear or GPT-2's Conv1D or whose forward somebody
-    replaced, and, call by call, for weights that are not contiguous float32 or bfloat16 on the CPU. Conv1D keeps its
-    weight [in, out], so a copy [out, in] stands beside it for as long as this object lives.
+    Made once for a model and entered around every prefill and step; nothing of it is left outside. Does nothing on a
+    CPU without the compiled extension, for layers that are not exactly torch.nn.Linear or GPT-2's Conv1D or whose
+    forward somebody replaced, and, call by call, for weights that the operators do not take: not contiguous, of another
+    dtype (`dtypes_on`), or on a GPU with more than GPU_ROWS rows. Conv1D keeps its weight [in, out], so on a CPU a copy
+    [out, in] stands beside it for as long as this object lives; a GPU's memory has no room for one.
     """
 
     def __init__(self, model: Any, *, enabled: bool) -> None:
-        usable = enabled and not ops.missing_extension()
         self._forwards: list[tuple[dict[str, Any], Any]] = []
-        if usable:
+        if enabled:
             layers = [m for m in model.modules() if type(m) in _FORWARDS and "forward" not in m.__dict__]
+            layers = [m for m in layers if dtypes_on(m.weight) and (type(m) is Linear or m.weight.is_cpu)]
             self._forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
 
@@ -100,12 +102,13 @@ class _Transposed:
 
 
 def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    fits = weight.dtype in DTYPES and weight.dtype == x.dtype
-    return fits and weight.is_cpu and weight.is_contiguous() and type(weight.data) is torch.Tensor
+    few = x.is_cpu or x.numel() <= GPU_ROWS * x.shape[-1]
+    fits = few and weight.dtype in dtypes_on(weight) and weight.dtype == x.dtype
+    return fits and weight.is_contiguous() and type(weight.data) is torch.Tensor
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return ops.small_linear(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+    return ops.small_linear(x.reshape(-1, x.shape[-1]).contiguous(), weight, bias).view(*x.shape[:-1], -1)
 
 
 _FORWARDS = {Linear: _Forward, Conv1D: _Transposed}

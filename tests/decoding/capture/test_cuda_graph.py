@@ -29,6 +29,8 @@ from caw.decoding.capture import run_ahead
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.eager_step import EagerStep
+from caw.decoding.forward import fused_layers
+from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.row_settings import RowLimits
 from caw.detection.weights import TokenWeights
 from caw.policies import Lagrangian, Target
@@ -66,6 +68,19 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
         fake()
     assert not watched.moves
     assert {ops.sibling_attention, ops.commit_step, ops.topk_softmax} <= watched.seen
+
+
+def test_whole_layers_read_nothing_back(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: each layer is one operator."""
+    monkeypatch.setattr(fused_layers, "_plain", lambda weight: True)  # fake ones are
+    decoder, step = started(llama, PROMPTS, kept("lefthash"), capacity_policy(llama))
+    mode = FakeTensorMode()
+    fake = fake_step(decoder, step, mode)
+    with mode, HostData() as watched, decoder.attention, SmallLinears(step.step.model, enabled=True):
+        fake()
+        fake()
+    assert not watched.moves
+    assert {ops.decoder_layer, ops.commit_step} <= watched.seen and ops.sibling_attention not in watched.seen
 
 
 OPEN = RowLimits(max_new_tokens=30, top_k=60, ends=2, strength_factor=1.25)

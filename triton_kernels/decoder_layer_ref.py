@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.nn.functional import linear, rms_norm, silu
-
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_packed_ref, sibling_attention_ref
+from torch.nn.functional import linear, rms_norm, silu
 
 
 def decoder_layer_ref(

@@ -1,0 +1,110 @@
+"""A whole layer by its kernels against the reference in float64: shapes, parts of the prefix, scratch, wrong input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
+from csrc.test_decoder_layer import arguments
+
+from caw.testing import assert_close
+
+ROWS = {torch.float32: "float32", torch.bfloat16: "layer/bfloat16", torch.float16: "layer/bfloat16"}
+CASES = {
+    "one of each": {"batch": 1, "candidates": 1, "width": 1, "heads": 1, "kv_heads": 1, "dim": 2, "wide": 1, "size": 1},
+    "primes": {"batch": 3, "candidates": 5, "width": 37, "heads": 7, "kv_heads": 1, "dim": 22, "wide": 53, "size": 31},
+    "norms, biases, window": {"head_norms": True, "biases": True, "window": 4, "dtype": torch.float16},
+    "parts": {"candidates": 3, "heads": 4, "kv_heads": 1, "dim": 16, "size": 300, "dtype": torch.bfloat16},
+    "parts and tiles": {"batch": 1, "candidates": 24, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
+}
+
+
+def on(given, device):
+    """A copy of the arguments where the kernels run."""
+
+    def move(x):
+        return [move(y) for y in x] if isinstance(x, list) else x.clone().to(device) if torch.is_tensor(x) else x
+
+    return {name: move(value) for name, value in given.items()}
+
+
+def wide(given):
+    def widen(x):
+        return x.double() if torch.is_tensor(x) and x.is_floating_point() else x
+
+    return {name: [widen(y) for y in x] if isinstance(x, list) else widen(x) for name, x in given.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_reference(device, case):
+    from caw.triton_kernels.decoder_layer import decoder_layer
+
+    torch.manual_seed(3)
+    given = arguments(**CASES[case])
+    own, exact = on(given, device), wide(given)
+    actual, expected = decoder_layer(**own), decoder_layer_ref(**exact)
+    assert actual.dtype == given["hidden"].dtype and actual.is_contiguous()
+    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
+    from caw.triton_kernels.launching import INTERPRETED
+
+    for name in ("k_scratch", "v_scratch"):
+        coarse = INTERPRETED and actual.dtype == torch.bfloat16  # there the interpreter truncates
+        assert_close(own[name].cpu(), exact[name].float(), "int8" if coarse else ROWS[actual.dtype])
+        untouched = exact[name] == 0
+        assert (own[name].cpu()[untouched] == 0).all(), "other slots and sequences are left alone"
+
+
+def test_seven_launches_and_few_counters(device):
+    """Counters are cleared by the layer's own first launch; a prefix in one part needs none."""
+    from caw.triton_kernels.decoder_layer import LayerAttention, decoder_layer
+    from caw.triton_kernels.launching import recorded
+
+    def meta(given):
+        return {n: [None if y is None else y.to("meta") for y in x] if isinstance(x, list)
+                else x.to("meta") if torch.is_tensor(x) else x for n, x in given.items()}  # fmt: skip
+
+    for size, cleared in ((300, 2), (1, 0)):
+        with recorded() as launches:
+            decoder_layer(**meta(arguments(size=size, dim=16, kv_heads=1)))
+        names = [launch.kernel.__name__ for launch in launches]
+        assert names == ["_norm_kernel", "_product_kernel", "_layer_attention_kernel", "_product_kernel",
+                         "_norm_kernel", "_product_kernel", "_product_kernel"]  # fmt: skip
+        assert [launches[i].arguments["clear"] for i in (0, 4)] == [cleared, 0]
+    cache = torch.empty(1, 32, 4096, 128, dtype=torch.float16, device="meta")
+    shape = LayerAttention(1, 2, 32, cache)
+    assert shape.splits > 1 and shape.arrivals == 32 * shape.tiles
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_nan_of_the_prefix_is_not_lost(device, heads):
+    from caw.triton_kernels.decoder_layer import decoder_layer
+
+    given = arguments(batch=2, candidates=2, heads=heads, kv_heads=1, dim=16, size=300, width=16, wide=16)
+    given["lengths"] = torch.tensor([300, 300])
+    for cache in (given["k_cache"], given["v_cache"]):
+        cache.nan_to_num_(0.5)
+    given["v_cache"][1, 0, 7] = torch.nan
+    out = decoder_layer(**on(given, device))
+    assert out[0].isfinite().all() and out[1].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"rows": torch.zeros(2, dtype=torch.int64)}, "rows must be None on a GPU"),
+        ({"slot": 2}, "must have room for 2 candidates"),
+        ({"lengths": torch.tensor([1, 10])}, "lengths must be in"),
+        ({"lengths": torch.tensor([1, 2, 3])}, "lengths must have shape"),
+        ({"biases": [None] * 6}, "biases must be 7"),
+        ({"hidden": torch.zeros(2, 33, 24)}, "1 to 32 candidates"),
+        ({"hidden": torch.zeros(2, 2, 23)}, r"weights\[0\] must have shape \[23\]"),
+        ({"cos": torch.zeros(2, 2, 5)}, "cos must have shape"),
+        ({"k_cache": torch.zeros(2, 2, 9, 6).half()}, "k_cache must be float32"),
+    ],
+)
+def test_wrong_input_is_named(device, change, words):
+    from caw.triton_kernels.decoder_layer import decoder_layer
+
+    given = {**arguments(), **change}
+    with pytest.raises((TypeError, ValueError), match=words):
+        decoder_layer(**on(given, device))

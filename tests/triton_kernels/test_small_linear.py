@@ -1,0 +1,89 @@
+"""Products of few rows against their reference: shapes, dtypes, parts, gates, biases, residuals, and rows alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from caw.triton_kernels.small_linear_ref import product_ref
+
+from caw.testing import assert_close
+
+ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
+
+
+def given(device, rows, size, outputs, dtype, biases=0, residual=False, gated=False):
+    """biases: bit i, weight i has one."""
+    generator = torch.Generator().manual_seed(rows * 1000 + size)
+
+    def make(*shape):
+        return (torch.randn(*shape, generator=generator) / size**0.25).to(dtype).to(device)
+
+    width = outputs[0] if gated else sum(outputs)
+    return (make(rows, size), [make(o, size) for o in outputs],
+            [make(o) if biases >> i & 1 else None for i, o in enumerate(outputs)],
+            make(rows, width) if residual else None, gated)  # fmt: skip
+
+
+CASES = {
+    "one": (1, 1, [1], torch.float32),
+    "three-parts": (3, 37, [17, 5, 70], torch.bfloat16, 0b101),
+    "equal-parts": (16, 256, [16, 16], torch.float16, 0, True),
+    "gated": (17, 131, [33, 33], torch.float32, 0b11, True, True),
+    "gated-plain": (2, 64, [31, 31], torch.bfloat16, 0, False, True),
+    "two-blocks-of-rows": (33, 300, [40], torch.float32, 1, True),
+    "last-bias-alone": (64, 128, [1, 2, 3], torch.float16, 0b100),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_reference(device, case):
+    from caw.triton_kernels.small_linear import product
+
+    arguments = given(device, *CASES[case])
+    actual, expected = product(*arguments), product_ref(*arguments)
+    assert actual.dtype == expected.dtype and actual.is_contiguous()
+    assert_close(actual, expected, ROWS[actual.dtype])
+
+
+def test_a_row_has_the_same_bits_beside_any_others(device):
+    """Plain decode and candidates: one row, some of a block, more than one block.
+
+    The interpreter's products are NumPy's, whose order is nobody's promise: there sums are exact.
+    """
+    from caw.triton_kernels.small_linear import product, small_linear
+
+    x, weights, biases, _, _ = given(device, 40, 200, [48, 48], torch.float32, 0b11)
+    if device.type != "cuda":
+        x, weights = (8 * x).round(), [(8 * weight).round() for weight in weights]
+    whole, gated = product(x, weights, biases), product(x, weights, biases, gated=True)
+    for rows in (slice(0, 1), slice(7, 12), slice(39, 40)):
+        assert torch.equal(product(x[rows], weights, biases), whole[rows])
+        assert torch.equal(product(x[rows], weights, biases, gated=True), gated[rows])
+    assert torch.equal(small_linear(x[3:5], weights[1], biases[1]), whole[3:5, 48:])
+    assert small_linear(x[:0], weights[0]).shape == (0, 48)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"x": (65, 8)}, "x must have at most 64 rows, got 65"),
+        ({"x": (2, 9)}, r"weights\[0\] must have shape \[any, 9\]"),
+        ({"x": (2, 0)}, "at least 1 column"),
+        ({"dtype": torch.float16}, r"weights\[1\] must be float32"),
+        ({"bias": 5}, r"biases\[1\] must have shape \[4\]"),
+        ({"residual": (2, 7)}, r"residual must have shape \[2, 8\]"),
+        ({"strides": True}, "x must be contiguous"),
+        ({"gated": True, "second": 5}, r"weights\[1\] must have shape \[4, 8\]"),
+    ],
+)
+def test_wrong_input_is_named(device, change, words):
+    from caw.triton_kernels.small_linear import product
+
+    x = torch.zeros(change.get("x", (2, 8)), device=device)
+    x = torch.zeros(8, 2, device=device).T if "strides" in change else x
+    weights = [torch.zeros(4, 8, device=device), torch.zeros(change.get("second", 4), 8, device=device)]
+    weights[1] = weights[1].to(change.get("dtype", torch.float32))
+    bias = torch.zeros(change["bias"], device=device) if "bias" in change else None
+    residual = torch.zeros(change["residual"], device=device) if "residual" in change else None
+    with pytest.raises((TypeError, ValueError), match=words):
+        product(x, weights, [None, bias], residual, change.get("gated", False))

@@ -1,0 +1,317 @@
+"""A whole transformer layer of a step in seven launches (decoder_layer_ref).
+
+    n1 = rms(x) w1;  [q k v] = n1 [Wq Wk Wv]^T + b              _norm_kernel, _product_kernel
+    m = siblings(rotate(q), rotate(k), v);  scratch = k, v      _layer_attention_kernel
+    y = x + m Wo^T;  n2 = rms(y) w2                             _product_kernel, _norm_kernel
+    out = y + (silu(n2 Wg^T) * n2 Wu^T) Wd^T                    _product_kernel, twice
+
+The weights stay where they are, one tensor each: a program of a product chooses by its number whose outputs it makes,
+so that three products are one launch without a merged copy. As in `sibling_attention` the prefix is cut into S parts;
+here the last program of a tile to finish merges them. Programs count in `arrivals`, which the layer's first launch
+clears, so that nothing needs clearing between two steps.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from caw.triton_kernels.block_sizes import attention_blocks, num_splits
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch
+from caw.triton_kernels.sibling_attention import attend_prefix, log2_scores, prefix_bounds
+from caw.triton_kernels.small_linear import MAX_ROWS, product
+
+MAX_CANDIDATES = 32
+MAX_DIM = 256
+MAX_WIDTH = 16384
+
+
+@triton.jit
+def _norm_kernel(x_ptr, weight_ptr, out_ptr, clear_ptr, width, clear, eps,
+                 BLOCK_E: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """One row, x / rms(x) * weight, rounded once; the first program also clears `clear` counters."""
+    i_r = tl.program_id(0).to(tl.int64)
+    o_e = tl.arange(0, BLOCK_E)
+    m_e = o_e < width
+    b_x = tl.load(x_ptr + i_r * width + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
+    b_weight = tl.load(weight_ptr + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
+    b_out = b_x * tl.rsqrt(tl.sum(b_x * b_x, 0) / width + eps) * b_weight
+    tl.store(out_ptr + i_r * width + o_e, b_out.to(out_ptr.dtype.element_ty), mask=m_e)
+    if i_r == 0:
+        for c in range(0, clear, BLOCK_C):
+            o_c = c + tl.arange(0, BLOCK_C)
+            tl.store(clear_ptr + o_c, tl.zeros([BLOCK_C], tl.int32), mask=o_c < clear)
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float, clear: torch.Tensor | None = None) -> torch.Tensor:
+    """x [N, E] normalised; `clear`: int32 counters that become zero, in the same launch."""
+    rows, width = x.shape
+    out = torch.empty_like(x, dtype=torch.float32 if INTERPRETED else x.dtype)
+    block = triton.next_power_of_2(width)
+    launch(
+        _norm_kernel,
+        (rows,),
+        {"x_ptr": x, "weight_ptr": weight, "out_ptr": out, "clear_ptr": out if clear is None else clear,
+         "width": width, "clear": 0 if clear is None else clear.numel(), "eps": eps, "BLOCK_E": block, "BLOCK_C": 256},
+        num_warps=min(max(block // 512, 1), 16),
+    )  # fmt: skip
+    return out.to(x.dtype)
+
+
+@triton.jit
+def _rotated(x_ptr, o_row, norm_ptr, cos_ptr, sin_ptr, o_cos, m_row, eps,
+             D: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """Heads x[o_row : o_row + D], normalised if asked, and rotated by cos and sin at o_cos; float32 [rows, BLOCK_D]."""
+    o_d = tl.arange(0, BLOCK_D)
+    half: tl.constexpr = D // 2
+    o_p = tl.where(o_d < half, o_d + half, o_d - half)  # the dimension that each is rotated with
+    mask = m_row[:, None] & (o_d < D)[None, :]
+    b_x = tl.load(x_ptr + o_row[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)  # [rows, BLOCK_D]
+    b_p = tl.load(x_ptr + o_row[:, None] + o_p[None, :], mask=mask, other=0.0).to(tl.float32)  # [rows, BLOCK_D]
+    if HAS_NORM:
+        scale = tl.rsqrt(tl.sum(b_x * b_x, 1) / D + eps)[:, None]
+        b_x = b_x * scale * tl.load(norm_ptr + o_d, mask=o_d < D, other=0.0).to(tl.float32)[None, :]
+        b_p = b_p * scale * tl.load(norm_ptr + o_p, mask=o_d < D, other=0.0).to(tl.float32)[None, :]
+    b_cos = tl.load(cos_ptr + o_cos[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)
+    b_sin = tl.load(sin_ptr + o_cos[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)
+    return b_x * b_cos + tl.where((o_d < half)[None, :], -b_p, b_p) * b_sin
+
+
+@triton.jit
+def _merge_parts(part_ptr, lse_ptr, o_r, m_m, own, b_v, count, splits, D: tl.constexpr, BLOCK_M: tl.constexpr,
+                 BLOCK_D: tl.constexpr):  # fmt: skip
+    """All parts of rows o_r and their own tokens, of score `own` and value b_v: the output [BLOCK_M, BLOCK_D]."""
+    o_d = tl.arange(0, BLOCK_D)
+    top, total, acc = own, tl.full([BLOCK_M], 1.0, tl.float32), b_v
+    for s in range(0, splits):
+        # .cg: other multiprocessors wrote these; what this one's own cache holds of them may be older
+        b_lse = tl.load(lse_ptr + s * count + o_r, mask=m_m, other=float("-inf"), cache_modifier=".cg")  # [BLOCK_M]
+        there = b_lse != float("-inf")  # an empty part wrote nothing; NaN is not one
+        m_part = there[:, None] & (o_d < D)[None, :]
+        p_part = part_ptr + (s * count + o_r)[:, None] * D + o_d[None, :]
+        b_part = tl.load(p_part, mask=m_part, other=0.0, cache_modifier=".cg")  # [BLOCK_M, BLOCK_D]
+        new_top = tl.maximum(top, b_lse)
+        decay, weight = tl.exp2(top - new_top), tl.exp2(b_lse - new_top)
+        total = total * decay + weight
+        acc = acc * decay[:, None] + weight[:, None] * b_part
+        top = new_top
+    return acc / total[:, None]
+
+
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "slot"])
+def _layer_attention_kernel(
+    qkv_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, k_scratch_ptr, v_scratch_ptr, lengths_ptr,
+    arrivals_ptr, part_ptr, lse_ptr, out_ptr, stride_qb, stride_qc, stride_cb, stride_cc,
+    stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd,
+    stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
+    slot, kv_heads, group, candidates, splits, size, window, eps, scale,
+    D: tl.constexpr, ONE_PART: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output."""
+    i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
+    i_bh = tl.program_id(1)
+    i_s = tl.program_id(2)
+    i_b = (i_bh // kv_heads).to(tl.int64)
+    i_h = (i_bh % kv_heads).to(tl.int64)
+    o_m = i_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    o_d = tl.arange(0, BLOCK_D)
+    rows = group * candidates
+    m_m = o_m < rows
+    m_md = m_m[:, None] & (o_d < D)[None, :]
+    o_c = o_m % candidates
+    o_h = i_h * group + o_m // candidates
+    heads = group * kv_heads
+
+    o_row = i_b * stride_qb + o_c * stride_qc
+    o_cos = i_b * stride_cb + o_c * stride_cc
+    kind = k_ptr.dtype.element_ty
+    o_k = o_row + (heads + i_h) * D
+    p_v = qkv_ptr + (o_row + (heads + kv_heads + i_h) * D)[:, None] + o_d[None, :]
+    b_q = _rotated(qkv_ptr, o_row + o_h * D, q_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, D, HAS_NORM, BLOCK_D)
+    b_k = _rotated(qkv_ptr, o_k, k_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, D, HAS_NORM, BLOCK_D).to(kind)
+    b_q = b_q.to(kind)
+    if UPCAST:  # the interpreter computes wrongly in bfloat16
+        b_q = b_q.to(tl.float32)
+    own = log2_scores(tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1), scale, 1.0, False)
+    if i_s == 0:  # of the heads that share a key, the first one's rows put it down
+        m_own = m_md & (o_m < candidates)[:, None]
+        o_slot = (slot + o_c)[:, None].to(tl.int64)
+        tl.store(k_scratch_ptr + i_b * stride_sb + o_slot * stride_ss + i_h * stride_sh + o_d[None, :], b_k, mask=m_own)
+        b_v = tl.load(p_v, mask=m_own, other=0.0)  # [BLOCK_M, BLOCK_D]
+        tl.store(v_scratch_ptr + i_b * stride_tb + o_slot * stride_ts + i_h * stride_th + o_d[None, :], b_v, mask=m_own)
+
+    # a length past the cache is clamped: wrong at worst, never a wild access
+    length = tl.minimum(tl.maximum(tl.load(lengths_ptr + i_b), 0), size).to(tl.int32)
+    low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
+    b_max, b_sum, b_acc = attend_prefix(
+        b_q, k_ptr, v_ptr, lengths_ptr, i_b, i_h, low, high,
+        stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, 1.0,
+        D, 0, False, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
+
+    p_out = out_ptr + ((i_b * candidates + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
+    if ONE_PART:
+        top = tl.maximum(b_max, own)
+        decay, weight = tl.exp2(b_max - top), tl.exp2(own - top)
+        b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
+        b_out = (b_acc * decay[:, None] + weight[:, None] * b_v) / (b_sum * decay + weight)[:, None]
+        tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
+    else:
+        count = tl.num_programs(1).to(tl.int64) * rows
+        o_r = i_bh.to(tl.int64) * rows + o_m
+        o_p = i_s * count + o_r
+        nothing = b_sum == 0
+        b_lse = tl.where(nothing, float("-inf"), b_max + tl.log2(tl.where(nothing, 1.0, b_sum)))
+        tl.store(lse_ptr + o_p, b_lse, mask=m_m)
+        if high > low:  # what an empty part would have written is not read
+            b_part = b_acc / tl.where(nothing, 1.0, b_sum)[:, None]
+            tl.store(part_ptr + o_p[:, None] * D + o_d[None, :], b_part, mask=m_md)
+        tl.debug_barrier()  # all threads have stored before one of them says so
+        arrived = tl.atomic_add(arrivals_ptr + i_bh * tl.num_programs(0) + i_m, 1, sem="acq_rel", scope="gpu")
+        if arrived == splits - 1:
+            b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
+            b_out = _merge_parts(part_ptr, lse_ptr, o_r, m_m, own, b_v, count, splits, D, BLOCK_M, BLOCK_D)
+            tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
+
+
+class LayerAttention:
+    """The launch for one shape: B sequences of C candidates, H and HK heads of D, S places of the cache.
+
+    arrivals: how many int32 zeros it needs before each launch, 0 if it cuts nothing.
+    """
+
+    def __init__(self, batch: int, candidates: int, heads: int, cache: torch.Tensor) -> None:
+        _, kv_heads, self.size, self.dim = cache.shape
+        self.batch, self.candidates, self.heads, self.kv_heads = batch, candidates, heads, kv_heads
+        self.rows = heads // kv_heads * candidates
+        self.blocks = attention_blocks(self.rows, self.dim, cache.dtype)
+        self.tiles = cdiv(self.rows, self.blocks.block_m)
+        self.splits = num_splits(batch, kv_heads, self.tiles, self.size, self.blocks.block_n)
+        self.one_part = self.splits == 1 and self.blocks.can_finish
+        self.arrivals = 0 if self.one_part else batch * kv_heads * self.tiles
+
+    def __call__(
+        self, qkv: torch.Tensor, norms: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor,
+        cache: list[torch.Tensor], scratch: list[torch.Tensor], slot: int, lengths: torch.Tensor,
+        arrivals: torch.Tensor, eps: float, scale: float, window: int | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """qkv [B * C, (H + 2 HK) D], cos and sin [B, C, D] of contiguous rows -> [B * C, H * D].
+
+        norms: of queries and keys, or empty. scratch: of keys and of values, [B', slots, HK, D], written at slot on.
+        """
+        batch, candidates, blocks, count = self.batch, self.candidates, self.blocks, self.batch * self.heads
+        width = self.heads * self.dim
+        out = qkv.new_empty((batch * candidates, width), dtype=torch.float32 if INTERPRETED else qkv.dtype)
+        parts = 0 if self.one_part else self.splits * count * candidates
+        part = qkv.new_empty((parts, self.dim), dtype=torch.float32)
+        lse = qkv.new_empty((parts,), dtype=torch.float32)
+        strides = {
+            **{f"stride_k{x}": cache[0].stride(i) for i, x in enumerate("bhnd")},
+            **{f"stride_v{x}": cache[1].stride(i) for i, x in enumerate("bhnd")},
+            **{f"stride_s{x}": scratch[0].stride(i) for i, x in enumerate("bsh")},
+            **{f"stride_t{x}": scratch[1].stride(i) for i, x in enumerate("bsh")},
+        }
+        launch(
+            _layer_attention_kernel,
+            (self.tiles, batch * self.kv_heads, self.splits),
+            {
+                "qkv_ptr": qkv, "q_norm_ptr": norms[0] if norms else qkv, "k_norm_ptr": norms[1] if norms else qkv,
+                "cos_ptr": cos, "sin_ptr": sin, "k_ptr": cache[0], "v_ptr": cache[1],
+                "k_scratch_ptr": scratch[0], "v_scratch_ptr": scratch[1], "lengths_ptr": lengths,
+                "arrivals_ptr": arrivals, "part_ptr": part, "lse_ptr": lse, "out_ptr": out,
+                "stride_qb": candidates * qkv.stride(0), "stride_qc": qkv.stride(0),
+                "stride_cb": cos.stride(0), "stride_cc": cos.stride(1), **strides,
+                "slot": slot, "kv_heads": self.kv_heads, "group": self.heads // self.kv_heads,
+                "candidates": candidates, "splits": self.splits, "size": self.size, "window": window or 0,
+                "eps": eps, "scale": scale, "D": self.dim, "ONE_PART": self.one_part,
+                "HAS_WINDOW": window is not None, "HAS_NORM": bool(norms), "UPCAST": INTERPRETED,
+                "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
+            },
+            num_warps=blocks.num_warps,
+            num_stages=blocks.num_stages,
+        )  # fmt: skip
+        return out.to(qkv.dtype)
+
+
+def decoder_layer(
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_scratch: torch.Tensor,
+    v_scratch: torch.Tensor,
+    slot: int,
+    lengths: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+    scale: float,
+    window: int | None = None,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One layer of C candidates of B sequences; arguments and result as in `decoder_layer_ref`, without packed rows.
+
+    Up to 64 rows B * C of one dtype, weights contiguous. Mutates the scratch. Sums and what lies between two products
+    are float32. Deterministic: the parts of the prefix are merged in their order, whichever program does it.
+
+    Raises:
+        TypeError, ValueError: naming the argument, before any launch.
+    """
+    check(rows is None, "rows must be None on a GPU", "packed rows", "give every sequence as many candidates")
+    _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases)
+    batch, candidates, width = hidden.shape
+    norm1, wq, wk, wv, wo, norm2, wg, wu, wd = weights[:9]
+    attention = LayerAttention(batch, candidates, wq.shape[0] // k_cache.shape[3], k_cache)
+    arrivals = lengths.new_empty((attention.arrivals,), dtype=torch.int32)
+    x = hidden.reshape(batch * candidates, width)
+    qkv = product(_normed(x, norm1, eps, arrivals), [wq, wk, wv], biases[:3])
+    mixed = attention(
+        qkv, list(weights[9:]), cos, sin, [k_cache, v_cache], [k_scratch, v_scratch], slot, lengths, arrivals, eps,
+        scale, window,
+    )  # fmt: skip
+    y = product(mixed, [wo], [biases[3]], residual=x)
+    inner = product(_normed(y, norm2, eps), [wg, wu], biases[4:6], gated=True)
+    return product(inner, [wd], [biases[6]], residual=y).view(hidden.shape)
+
+
+def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases) -> None:
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("hidden", hidden, FLOATS, (None, None, None))
+    batch, candidates, width = hidden.shape
+    kind, count = (hidden.dtype,), batch * candidates
+    check(
+        1 <= candidates <= MAX_CANDIDATES, f"hidden must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer"
+    )
+    check(count <= MAX_ROWS, f"hidden must have at most {MAX_ROWS} rows", count, "use the model's own layers")
+    check(1 <= width <= MAX_WIDTH, f"hidden must be 1 to {MAX_WIDTH} wide", width, "use the model's own layers")
+    check_tensor("k_cache", k_cache, kind, (batch, None, None, None), hidden)
+    _, kv_heads, size, dim = k_cache.shape
+    check_tensor("v_cache", v_cache, kind, tuple(k_cache.shape), hidden)
+    check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
+          "use the model's own layers")  # fmt: skip
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        check_tensor(name, tensor, kind, (batch, candidates, dim), hidden)
+        check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
+    check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
+    for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):
+        check_tensor(name, tensor, kind, (None, None, kv_heads, dim), hidden)
+        fits = tensor.shape[0] >= batch and 0 <= slot <= tensor.shape[1] - candidates
+        check(fits, f"{name} must have room for {candidates} candidates of {batch} sequences from slot {slot} on",
+              list(tensor.shape), "allocate more")  # fmt: skip
+        check(tensor.stride(3) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
+    check_tensor("lengths", lengths, (torch.int64,), (batch,), hidden)
+    check(lengths.is_contiguous(), "lengths must be contiguous", lengths.stride(), "call .contiguous()")
+    check(hidden.is_contiguous(), "hidden must be contiguous", hidden.stride(), "call .contiguous()")
+    check(len(weights) in (9, 11), "weights must be 9 tensors, or 11 with norms of heads", len(weights), "see the op")
+    check(len(biases) == 7, "biases must be 7, of which each may be None", len(biases), "see the op")
+    outputs = weights[1].shape[0]
+    whole = kv_heads > 0 and outputs % (dim * kv_heads) == 0 and outputs > 0
+    check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
+    shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
+              8: (width, weights[6].shape[0]), 9: (dim,), 10: (dim,)}  # fmt: skip
+    for i, shape in list(shapes.items())[: len(weights) - 3]:
+        check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
+        check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")
+    check_lengths(lengths, size)

@@ -1,0 +1,164 @@
+"""Products of few rows, which take as long as reading the weights: each weight is read once.
+
+    out = x W^T + b                        (small_linear_ref)
+    out = [x W0^T + b0, x W1^T + b1, ...]  queries, keys and values, side by side
+    out = silu(x W0^T + b0) * (x W1^T + b1)
+    out = residual + x W^T + b
+
+One kernel for 1 to 64 rows: a program takes BLOCK_O outputs for up to 32 rows and walks along K, tile by tile, in
+pipelined 16-byte copies. The tiles depend on the weights' shape and dtype alone and nobody splits K, so a row has the
+same bits whatever rows are beside it and however many: what candidates are given is what a plain decode is given.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from caw.triton_kernels.block_sizes import product_blocks, product_rows
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch
+
+MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
+MAX_PARTS = 3
+
+
+@triton.jit
+def _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, K, start, EVEN_K: tl.constexpr,
+                  UPCAST: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """acc [BLOCK_M, BLOCK_O] plus the products of inputs start to start + BLOCK_K."""
+    o_k = start + tl.arange(0, BLOCK_K)
+    p_x = x_ptr + o_m[:, None] * stride_xm + o_k[None, :]
+    p_w = w_ptr + o_o[:, None] * K + o_k[None, :]
+    m_x, m_w = m_m[:, None], m_o[:, None]
+    if not EVEN_K:
+        m_x = m_x & (o_k < K)[None, :]
+        m_w = m_w & (o_k < K)[None, :]
+    b_x = tl.load(p_x, mask=m_x, other=0.0)  # [BLOCK_M, BLOCK_K]
+    b_w = tl.load(p_w, mask=m_w, other=0.0)  # [BLOCK_O, BLOCK_K]
+    if UPCAST:  # the interpreter computes wrongly in bfloat16
+        b_x, b_w = b_x.to(tl.float32), b_w.to(tl.float32)
+    return tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _product_kernel(
+    x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
+    stride_xm, rows, K, outputs0, outputs1, outputs2, width,
+    PARTS: tl.constexpr, GATED: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one."""
+    o_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # fastest: row blocks share their weights in L2
+    i_o = tl.program_id(1)
+    m_m = o_m < rows
+    o_m = o_m.to(tl.int64)
+    w_ptr, b_ptr, outputs, before, biased = w0_ptr, b0_ptr, outputs0, outputs0 * 0, BIASES & 1
+    if PARTS > 1 and not GATED:
+        first, second = tl.cdiv(outputs0, BLOCK_O), tl.cdiv(outputs1, BLOCK_O)
+        one = (i_o >= first) & (i_o < first + second)
+        two = i_o >= first + second
+        w_ptr = tl.where(two, w2_ptr, tl.where(one, w1_ptr, w0_ptr))
+        b_ptr = tl.where(two, b2_ptr, tl.where(one, b1_ptr, b0_ptr))
+        outputs = tl.where(two, outputs2, tl.where(one, outputs1, outputs0))
+        before = tl.where(two, outputs0 + outputs1, tl.where(one, outputs0, 0))
+        biased = tl.where(two, BIASES >> 2, tl.where(one, (BIASES >> 1) & 1, BIASES & 1))
+        i_o = tl.where(two, i_o - first - second, tl.where(one, i_o - first, i_o))
+    o_o = i_o * BLOCK_O + tl.arange(0, BLOCK_O)
+    m_o = o_o < outputs
+    o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
+
+    acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
+    if GATED:
+        gate = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
+        for k in range(0, K, BLOCK_K):
+            gate = _add_products(gate, x_ptr, w0_ptr, o_m, m_m, o_w, m_o, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
+            acc = _add_products(acc, x_ptr, w1_ptr, o_m, m_m, o_w, m_o, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
+        if BIASES & 1:
+            gate += tl.load(b0_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
+        if BIASES & 2:
+            acc += tl.load(b1_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
+        acc = acc * (gate / (1.0 + tl.exp(-gate)))
+    else:
+        for k in range(0, K, BLOCK_K):
+            acc = _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_w, m_o, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
+        if BIASES > 0:
+            b_bias = tl.load(b_ptr + o_o, mask=m_o & (biased > 0), other=0.0)  # [BLOCK_O]
+            acc += b_bias.to(tl.float32)[None, :]
+    p_out = o_m[:, None] * width + before + o_o[None, :]
+    m_out = m_m[:, None] & m_o[None, :]
+    if HAS_RESIDUAL:
+        acc += tl.load(residual_ptr + p_out, mask=m_out, other=0.0).to(tl.float32)
+    tl.store(out_ptr + p_out, acc.to(out_ptr.dtype.element_ty), mask=m_out)
+
+
+def product(
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    residual: torch.Tensor | None = None,
+    gated: bool = False,
+) -> torch.Tensor:
+    """[M, O] in x's dtype; arguments as in `product_ref`, all contiguous, M in [1, 64], up to three weights.
+
+    Deterministic; a row's bits depend on no other row. Reads every weight once for up to 32 rows.
+
+    Raises:
+        TypeError, ValueError: naming the argument, before any launch.
+    """
+    _check(x, weights, biases, residual, gated)
+    rows, size = x.shape
+    outputs = [w.shape[0] for w in weights]
+    width = outputs[0] if gated else sum(outputs)
+    blocks = product_blocks(max(outputs) if gated else width, size, x.dtype, gated)
+    block_m = product_rows(rows)
+    # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
+    out = x.new_empty((rows, width), dtype=torch.float32 if INTERPRETED else x.dtype)
+    padded = [*range(len(weights)), *[0] * (MAX_PARTS - len(weights))]
+    launch(
+        _product_kernel,
+        (cdiv(rows, block_m), cdiv(width, blocks.block_o) if gated else sum(cdiv(o, blocks.block_o) for o in outputs)),
+        {
+            "x_ptr": x, "residual_ptr": x if residual is None else residual, "out_ptr": out,
+            **{f"w{i}_ptr": weights[j] for i, j in enumerate(padded)},
+            **{f"b{i}_ptr": x if biases[j] is None else biases[j] for i, j in enumerate(padded)},
+            **{f"outputs{i}": outputs[i] if i < len(outputs) else 0 for i in range(MAX_PARTS)},
+            "stride_xm": x.stride(0), "rows": rows, "K": size, "width": width,
+            "PARTS": len(weights), "GATED": gated, "HAS_RESIDUAL": residual is not None,
+            "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
+            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED,
+            "BLOCK_M": block_m, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
+        },
+        num_warps=blocks.num_warps,
+        num_stages=blocks.num_stages,
+    )  # fmt: skip
+    return out.to(x.dtype)
+
+
+def _check(x, weights, biases, residual, gated: bool) -> None:
+    """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
+    check_tensor("x", x, FLOATS, (None, None))
+    rows, size = x.shape
+    check(rows <= MAX_ROWS, f"x must have at most {MAX_ROWS} rows", rows, "use torch.nn.functional.linear")
+    check(size >= 1, "x must have at least 1 column", size, "leave the product out")
+    check(1 <= len(weights) <= MAX_PARTS, f"weights must be 1 to {MAX_PARTS} tensors", len(weights), "call it twice")
+    check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        check_tensor(f"weights[{i}]", weight, (x.dtype,), (weights[0].shape[0] if gated else None, size), x)
+        if bias is not None:
+            check_tensor(f"biases[{i}]", bias, (x.dtype,), (weight.shape[0],), x)
+    if residual is not None:
+        width = weights[0].shape[0] if gated else sum(w.shape[0] for w in weights)
+        check_tensor("residual", residual, (x.dtype,), (rows, width), x)
+    given = {"x": x, "residual": residual, **{f"weights[{i}]": w for i, w in enumerate(weights)},
+             **{f"biases[{i}]": b for i, b in enumerate(biases)}}  # fmt: skip
+    for name, tensor in given.items():
+        whole = tensor is None or tensor.is_contiguous()
+        check(whole, f"{name} must be contiguous", "other strides", "call .contiguous()")
+
+
+def small_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x [M, K] times weight [O, K] transposed, plus bias [O]; all contiguous, M in [0, 64]. As `small_linear_ref`.
+
+    Deterministic; a row's bits depend on no other row.
+    """
+    return product(x, [weight], [bias])
