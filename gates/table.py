@@ -105,6 +105,12 @@ GATES = (
         minutes=5,
     ),
     Gate(
+        "siege",
+        "a server in a process of its own, attacked and killed: nobody else notices, and no receipt is lost",
+        ("caw/serve/*.py", "caw/registry/*.py", "caw/cli/serve*.py", "tests/serve/*.py", "tests/tiny.py"),
+        minutes=6,
+    ),
+    Gate(
         "postgres",
         "the registry on a real PostgreSQL, killed and started again",
         ("caw/registry/*.py", "caw/serve/contracts.py", "tests/registry/*.py"),

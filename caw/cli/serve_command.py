@@ -49,6 +49,7 @@ def serve(
     strict: serving.Strict = False,
     max_attempts: serving.MaxAttempts = 4,
     exempt_below: serving.ExemptBelow = 0,
+    exempt_json: serving.ExemptJson = False,
     exempt_thinking: serving.ExemptThinking = False,
     max_factor: serving.MaxFactor = 4.0,
     batch_size: serving.BatchSize = 8,
@@ -94,10 +95,10 @@ def serve(
         settings = ServerSettings(
             name=name or Path(model).name, host=host, port=port, batch=batch_size, max_length=max_length,
             rules=MarkRules(
-                found_at=found_at, strict=strict, exempt_below=exempt_below, exempt_thinking=exempt_thinking
-            ), max_waiting=max_waiting,
-            max_connections=max_connections, proxies=tuple(proxy or ()), max_choices=max_choices,
-            max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
+                found_at=found_at, strict=strict, exempt_below=exempt_below, exempt_json=exempt_json,
+                exempt_thinking=exempt_thinking,
+            ), max_waiting=max_waiting, max_connections=max_connections, proxies=tuple(proxy or ()),
+            max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
             read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
         )  # fmt: skip
         if registry is None:

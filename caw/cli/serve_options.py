@@ -55,6 +55,7 @@ MaxAttempts = Annotated[int, panel(MARKING, "How often a text may be made in all
 ExemptBelow = Annotated[
     int, panel(MARKING, "Leave requests for fewer new tokens than this unmarked; 0 marks all.", "--exempt-below")
 ]
+ExemptJson = Annotated[bool, panel(MARKING, "Leave texts in JSON mode unmarked.", "--exempt-json")]
 ExemptThinking = Annotated[
     bool, panel(MARKING, "Leave the thinking section that a text begins with unmarked.", "--exempt-thinking")
 ]

@@ -13,7 +13,9 @@ from caw.decoding.decoder import Decoder
 from caw.decoding.plan import Plan
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
+from caw.decoding.warping import Warping
 from caw.found.attempts import FoundTexts
+from caw.serve.grammars import Grammar, RowMasks
 from caw.serve.inbox import Inbox, LiveWaiting
 from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.thinking import Thinking
@@ -26,13 +28,14 @@ MOST_FAILURES = 3  # of decoders in a row, none of which finished a text
 class _Making:
     """A job in the decoder. attempts: how it is tested, None = not; place: number of this attempt there.
 
-    thinking: of this attempt.
+    thinking, grammar: of this attempt.
     """
 
     job: Job
     attempts: FoundTexts | None
     place: int
     thinking: Thinking | None = None
+    grammar: Grammar | None = None
 
 
 class Engine:
@@ -46,6 +49,9 @@ class Engine:
 
     def __init__(self, model: Any, plan: Plan, most: int) -> None:
         self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True)
+        if not plan.captured:  # a captured step cannot ask what a text may go on with
+            own = dataclasses.replace(plan.warper, sparse=True) if isinstance(plan.warper, Warping) else plan.warper
+            self.plan = dataclasses.replace(self.plan, warper=RowMasks(own, self._grammar))
         self.inbox, self.tokens, self.failed = Inbox(most), 0, ""
         self._making: dict[int, _Making] = {}
         self._outbox: list[tuple[Job, News]] = []
@@ -156,6 +162,7 @@ class Engine:
         assert self._decoder is not None
         number = self._decoder.waiting.add(request, ahead=ahead)
         making.thinking = making.job.thinking() if making.job.thinking else None
+        making.grammar = making.job.grammar() if making.job.grammar else None
         self._making[number] = making
         return number
 
@@ -166,7 +173,9 @@ class Engine:
         job = making.job
         if making.thinking is not None and not making.thinking.over:
             self._spare(sequence, making.thinking)
-        if job.cancelled or self._abandoned:
+        if making.grammar is not None and sequence.tokens[-1] not in sequence.ends:
+            making.grammar.take(sequence.tokens[-1])
+        if job.cancelled or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
         if job.streams:
             said = sequence.log_probs[-1] if sequence.log_probs else None
@@ -181,9 +190,18 @@ class Engine:
             factors = self._decoder.state.rows.factors
             factors[self._decoder.rows.index(sequence)] = 0.0 if inside else sequence.request.row.strength_factor
 
+    def _grammar(self, row: int) -> Grammar | None:
+        """What the text in a row of the batch has to keep to; None for an empty row."""
+        assert self._decoder is not None
+        sequence = self._decoder.rows[row]
+        return None if sequence is None else self._making[sequence.index].grammar
+
     def _finished(self, sequence: ActiveSequence) -> None:
         making = self._making.pop(sequence.index)
         job, attempts = making.job, making.attempts
+        if making.grammar is not None and making.grammar.error:
+            self._tell(job, Failed(making.grammar.error))
+            return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))
         elif job.cancelled or attempts is None:

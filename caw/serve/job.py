@@ -11,6 +11,7 @@ from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import TokenLogProbs
 from caw.found.attempts import FoundTexts
 from caw.found.receipts import Receipt
+from caw.serve.grammars import Grammar
 from caw.serve.thinking import Thinking
 
 
@@ -47,6 +48,7 @@ class Job:
     request: for the decoder. stops: of its text. streams: whether each token is heard of, or only the end.
     tested: how the finished text is tested and made again; None = it is not.
     thinking: made anew for each attempt, follows it through its unmarked thinking section; None = all is marked alike.
+    grammar: made anew for each attempt, says what the text may go on with; None = anything.
     listen: called in the event loop with each piece of news, in order. cancelled: set by `Engine.cancel`; nothing more
     is heard then.
     """
@@ -57,4 +59,5 @@ class Job:
     listen: Callable[[News], None]
     tested: Callable[[], FoundTexts] | None = None
     thinking: Callable[[], Thinking] | None = None
+    grammar: Callable[[], Grammar] | None = None
     cancelled: bool = False

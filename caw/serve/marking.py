@@ -11,7 +11,7 @@ from caw.serve.contracts import MarkRules, Tenant
 from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
 
-OPTED_OUT, SHORT = "the client opted out", "below the exempted length"
+OPTED_OUT, SHORT, JSON = "the client opted out", "below the exempted length", "JSON mode is exempted"
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ class Marking:
 
 
 def marking_of(
-    tenant: Tenant, settings: ServerSettings, policy: Policy, *, max_tokens: int, wants: bool | None
+    tenant: Tenant, settings: ServerSettings, policy: Policy, *, max_tokens: int, wants: bool | None, json: bool = False
 ) -> Marking:
     """What is done for a request.
 
-    max_tokens: the most new tokens of each text. wants: what the client says, None = nothing.
+    max_tokens: the most new tokens of each text. wants: what the client says, None = nothing. json: whether the texts
+    are made in JSON mode.
 
     Raises ApiError where the tenant may not have what the client wants, and where the server was planned for less than
     the tenant's rules ask for.
@@ -57,6 +58,8 @@ def marking_of(
         return Marking("", OPTED_OUT, 0.0, 0.0, None, False, False)
     if max_tokens < rules.exempt_below and wants is not True:
         return Marking("", SHORT, 0.0, 0.0, None, False, False)
+    if json and rules.exempt_json and wants is not True:
+        return Marking("", JSON, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
         raise ApiError(500, "the marks asked for this API key are stronger than this server's; ask its operator")
     return Marking(
@@ -66,7 +69,7 @@ def marking_of(
         _margin(rules, policy),
         rules.found_at,
         rules.strict,
-        rules.exempt_thinking,
+        rules.exempt_thinking and not json,  # JSON begins at once, in whatever section the template has opened
     )
 
 

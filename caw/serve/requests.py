@@ -26,7 +26,7 @@ NEUTRAL: dict[str, Any] = {
     "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,), "length_penalty": (1,),
     "logit_bias": ({},), "top_k": (0, -1), "min_p": (0,), "best_of": (1,), "echo": (False,), "suffix": ("",),
     "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-    "parallel_tool_calls": (True, False), "response_format": ({"type": "text"},), "modalities": (["text"],),
+    "parallel_tool_calls": (True, False), "modalities": (["text"],),
     "use_beam_search": (False,), "skip_special_tokens": (True,), "ignore_eos": (False,), "min_tokens": (0,),
     "stop_token_ids": ([],), "add_generation_prompt": (True,), "verbosity": ("medium",), "n_probs": (0,),
     "service_tier": ("auto", "default"), "store": (False,), "user": EVERYTHING, "safety_identifier": EVERYTHING,
@@ -37,6 +37,29 @@ NEUTRAL: dict[str, Any] = {
 class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
     include_usage: bool = False
+
+
+class JsonSchema(BaseModel):
+    """schema: None = any object. strict: accepted whatever it is, because the text always keeps to the schema."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: str | None = Field(default=None, max_length=1024)
+    description: str | None = None
+    keeps: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """text: anything. json_object: any object. json_schema: what a schema says."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @property
+    def schema_asked(self) -> Any:
+        """The schema of a text, None = any object."""
+        return self.json_schema.keeps if self.json_schema is not None else None
 
 
 class Sampling(BaseModel):
@@ -52,6 +75,7 @@ class Sampling(BaseModel):
     stop: str | Few[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
     watermark: bool | None = None
 
     def check(self) -> None:
@@ -65,6 +89,10 @@ class Sampling(BaseModel):
                 continue
             served = "is not served" if name in NEUTRAL else "is unknown"
             raise ApiError(BAD, f"{name[:64]!a} {served} by this server; leave it out", parameter=name[:64])
+        form = self.response_format
+        if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+            said = "response_format must have a json_schema if its type is json_schema, and else none; mend it"
+            raise ApiError(BAD, said, parameter="response_format")
         good = all(0 < len(stop) <= MAX_STOP_LENGTH and is_unicode(stop) for stop in self.stops)
         if len(self.stops) > MAX_STOPS or not good:
             kind = f"up to {MAX_STOPS} valid Unicode strings of 1 to {MAX_STOP_LENGTH} letters"
@@ -73,6 +101,11 @@ class Sampling(BaseModel):
     @property
     def stops(self) -> tuple[str, ...]:
         return () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def json_mode(self) -> bool:
+        """Whether the texts have to be JSON."""
+        return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def count(self) -> int:

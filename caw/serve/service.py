@@ -23,6 +23,7 @@ from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
 from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
+from caw.serve.grammars import Grammar, Grammars
 from caw.serve.inbox import BusyError, ClosedError
 from caw.serve.job import Job
 from caw.serve.marking import Marking, marking_of
@@ -53,6 +54,7 @@ class Service:
         self.engine = Engine(planned.model, planned.plan, planned.plan.batch + settings.max_waiting)
         self.detection = Detection(planned, directory)
         self.open: set[Order] = set()
+        self.grammars, self.no_grammars = _grammars(planned)
         self.prompts = PromptReader(planned.tokenizer, planned.facts.vocab_size)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
         # a watermark's repr has its numbers, and never its key
@@ -93,7 +95,10 @@ class Service:
         self._check_room(asked.count * count_prompts(asked))
         prompts = await self.threaded(self.prompts.read, asked)
         most = self._budget(asked, prompts)
-        marking = marking_of(tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark)
+        marking = marking_of(
+            tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark, json=asked.json_mode
+        )
+        grammar = await self.threaded(self._grammar, asked) if asked.json_mode else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most)
         order = Order(
@@ -104,7 +109,9 @@ class Service:
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
         try:
             for choice, request in enumerate(requests):
-                order.texts.append(await self.threaded(self._text, order, tenant, choice, request, asked))
+                text = await self.threaded(self._text, order, tenant, choice, request, asked)
+                text.job.grammar = grammar
+                order.texts.append(text)
             self.engine.submit([text.job for text in order.texts])
         except (BusyError, ClosedError) as error:
             await order.end("failed")
@@ -144,6 +151,14 @@ class Service:
                 parameter="messages" if isinstance(asked, ChatRequest) else "prompt",
             )  # fmt: skip
         return most
+
+    def _grammar(self, asked: Asked) -> Callable[[], Grammar]:
+        """What makes the grammar of each text; ApiError where there can be none."""
+        assert asked.response_format is not None
+        if self.grammars is None:
+            said = f"JSON mode is not served by this server: {self.no_grammars}; leave response_format out"
+            raise ApiError(BAD, said, parameter="response_format")
+        return self.grammars.compiled(asked.response_format.schema_asked)
 
     def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int) -> RowSettings:
         temperature = 1.0 if asked.temperature is None else asked.temperature
@@ -189,6 +204,18 @@ class Service:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(self.workers.shutdown)
         await asyncio.to_thread(self.detection.close)
+
+
+def _grammars(planned: Planned) -> tuple[Grammars | None, str]:
+    """What keeps texts to JSON; or None, and why."""
+    if planned.plan.captured:
+        return None, "its steps are captured for a GPU"
+    try:
+        return Grammars(planned.tokenizer, planned.facts.vocab_size, tuple(planned.facts.ends)), ""
+    except ImportError:
+        return None, "it lacks the package llguidance"
+    except ValueError:
+        return None, "its model's tokenizer is a slow one"
 
 
 def _heard(order: Order, choice: int, news: Any) -> None:

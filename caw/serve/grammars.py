@@ -1,0 +1,105 @@
+"""JSON mode: what a text may go on with so that it becomes JSON, of a schema if one is given.
+
+The library llguidance says which tokens may come next; all others are excluded before the watermark sees the logits. So
+marks choose among allowed tokens alone, and where only one is allowed there is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from caw.decoding.state import DecodeState
+from caw.decoding.warping import Warper
+from caw.serve.errors import BAD, ApiError
+
+MAX_SCHEMA = 1 << 16  # letters
+OBJECT = {"type": "object"}
+# no more between two parts than people write: some models would otherwise write nothing else
+RULES: Any = {"whitespace_pattern": r"[ \n\t]{0,16}", "lenient": False, "coerce_one_of": False}
+# at the worst a second to compile, 20 ms a token and 20 MB: a schema is a client's
+LIMITS: dict[str, Any] = {
+    "max_items_in_row": 2000, "initial_lexer_fuel": 500_000, "step_lexer_fuel": 70_000, "step_max_items": 20_000,
+    "max_lexer_states": 10_000, "max_grammar_size": 50_000, "verbose_errors": False,
+}  # fmt: skip
+
+
+class Grammar:
+    """Follows one text. vocab_size: of the model's logits."""
+
+    def __init__(self, matcher: Any, vocab_size: int) -> None:
+        self.matcher, self.vocab_size, self.error = matcher, vocab_size, ""
+
+    def allowed(self) -> torch.Tensor:
+        """Which tokens may come next, bool [V]; all of them once it has failed, after which the text ends."""
+        mask = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
+        if self.matcher.is_error():
+            self.error = "the text could not be kept to its schema; simplify it"
+            return torch.ones(self.vocab_size, dtype=torch.bool)
+        bits = (mask[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        return bits.flatten()[: self.vocab_size].bool()
+
+    def take(self, token: int) -> None:
+        """The text goes on with a token."""
+        if not self.matcher.is_stopped() and not self.matcher.consume_token(token) and not self.error:
+            self.error = "the text could not be kept to its schema; simplify it"
+
+
+class Grammars:
+    """Makes grammars for one model; safe to use from several threads.
+
+    Args:
+        ends: token ids that end a text. Raises ImportError without llguidance, ValueError for a slow tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, ends: tuple[int, ...]) -> None:
+        import llguidance
+        from llguidance.hf import from_tokenizer
+
+        self.matcher, self.vocab_size = llguidance.LLMatcher, vocab_size
+        self.limits = llguidance.LLParserLimits(**LIMITS)
+        self.tokenizer = from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(ends))
+
+    def compiled(self, schema: Any) -> Callable[[], Grammar]:
+        """What makes a grammar for a text of this schema; ApiError for one that cannot be kept to."""
+        text = json.dumps(OBJECT if schema is None else schema)
+        if len(text) > MAX_SCHEMA:
+            said = f"a schema may have {MAX_SCHEMA} letters, got {len(text)}; simplify it"
+            raise ApiError(BAD, said, parameter="response_format")
+        try:
+            grammar = self.matcher.grammar_from_json_schema(text, overrides=RULES)
+        except ValueError as error:
+            raise _refused(str(error)) from None
+        # made here, which may take a second, and copied by the thread that decodes
+        first = self.matcher(self.tokenizer, grammar, log_level=0, limits=self.limits)
+        if first.is_error():
+            raise _refused(first.get_error())
+        return lambda: Grammar(first.deep_copy(), self.vocab_size)
+
+
+def _refused(reason: str) -> ApiError:
+    said = f"the schema cannot be kept to: {(reason.splitlines() or [''])[0][:200]!a}; change it"
+    return ApiError(BAD, said, parameter="response_format")
+
+
+class RowMasks:
+    """A warper that excludes what rows' grammars do not allow, then warps as before.
+
+    Args:
+        inner: what the plan's own settings ask for. of: the grammar of a row of the batch, None without one.
+    """
+
+    def __init__(self, inner: Warper | None, of: Callable[[int], Grammar | None]) -> None:
+        self.inner, self.of = inner, of
+
+    def __call__(self, logits: torch.Tensor, state: DecodeState) -> torch.Tensor:
+        """Logits float32 [B, V] with -inf for tokens that are not allowed; the tensor itself where all are."""
+        found = [(row, grammar) for row in range(logits.shape[0]) if (grammar := self.of(row)) is not None]
+        if found:
+            rows = torch.tensor([row for row, _ in found], device=logits.device)
+            allowed = torch.stack([grammar.allowed() for _, grammar in found]).to(logits.device)
+            logits = logits.index_copy(0, rows, logits[rows].masked_fill(~allowed, -torch.inf))
+        return logits if self.inner is None else self.inner(logits, state)

@@ -1,0 +1,192 @@
+"""A server as a process of its own, with a tiny model and a registry, and what an attacker does to it by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from caw.registry import Registry, open_registry
+from caw.registry.master_key import MasterKeys, new_master_key
+
+NAME = "tiny"
+FAULTS = re.compile("Traceback|Fatal error|Exception|never retrieved")
+
+
+@dataclass
+class Keep:
+    """A registry of two tenants, and their tokens."""
+
+    url: str
+    master: str
+    tokens: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def build(cls, url: str) -> Keep:
+        master = new_master_key()
+        with cls(url, master, {}).opened(create=True) as registry:
+            for tenant in ("acme", "other"):
+                registry.marking.create(tenant, public=tenant == "acme")
+            tokens = {tenant: registry.api.create(tenant)[1] for tenant in ("acme", "other")}
+        return cls(url, master, tokens)
+
+    @contextlib.contextmanager
+    def opened(self, *, create: bool = False) -> Iterator[Registry]:
+        registry = open_registry(self.url, MasterKeys.read({"CAW_MASTER_KEY": self.master}), create=create)
+        try:
+            yield registry
+        finally:
+            registry.close()
+
+
+class Besieged:
+    """A server's process; its log is read all the while.
+
+    Args:
+        model: a folder. options: more of `caw serve`.
+    """
+
+    def __init__(self, model: Path, keep: Keep, *options: str) -> None:
+        self.keep, self.said = keep, []  # type: Keep, list[str]
+        command = [sys.executable, "-m", "caw.cli", "serve", "--model", str(model), "--name", NAME, "--port", "0",
+                   "--registry", keep.url, "--threads", "1", "--max-length", "512", "--dtype", "float32",
+                   "--policy", "fixed", *options]  # fmt: skip
+        own = {"CAW_MASTER_KEY": keep.master, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
+        self.process = subprocess.Popen(command, env={**inherited, **own}, stderr=subprocess.PIPE, text=True)
+        self.listening = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.listening.wait(120), "".join(self.said)
+        [line] = [line for line in self.said if "listening at " in line]
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if "listening at " in line:
+                self.listening.set()
+
+    def __enter__(self) -> Besieged:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait(60)
+
+    def stop(self) -> None:
+        """As its operator would; it ends well, and nothing went wrong inside it."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(90) == 0, "".join(self.said)
+        self._reader.join(10)
+        self.check_log()
+
+    def check_log(self) -> None:
+        """No fault of its own, and no secret."""
+        log = "".join(self.said)
+        assert not FAULTS.search(log), log
+        assert not any(token in log for token in self.keep.tokens.values()) and self.keep.master not in log
+
+    # What an attacker does ------------------------------------------------------------------------------------------
+
+    def connect(self, seconds: float = 60) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=seconds)
+
+    def head(
+        self, length: int, *, path: str = "/v1/completions", key: str = "acme", more: str = "connection: close\r\n"
+    ) -> bytes:
+        """The head of a request, after which the server is to close."""
+        token = self.keep.tokens.get(key, key)
+        return (
+            f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\n{more}"
+            f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        ).encode()
+
+    def request(
+        self, *, key: str = "acme", path: str = "/v1/completions", close: bool = True, **settings: Any
+    ) -> bytes:
+        """A whole request for a text."""
+        asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
+        body = json.dumps(asked).encode()
+        return self.head(len(body), path=path, key=key, more="connection: close\r\n" if close else "") + body
+
+    def post(self, body: bytes, path: str = "/v1/completions", *, key: str = "acme", **headers: str) -> tuple[int, Any]:
+        """Status and JSON of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        token = self.keep.tokens.get(key, key)
+        sent = {"authorization": f"Bearer {token}", "content-type": "application/json", **headers}
+        connection.request("POST", path, body, sent)
+        answer = connection.getresponse()
+        found = answer.status, json.loads(answer.read())
+        connection.close()
+        return found
+
+    def complete(self, **settings: Any) -> str:
+        """A text, as any client gets it."""
+        key = settings.pop("key", "acme")
+        asked = {"model": NAME, "prompt": "the sky", "max_tokens": 8, "temperature": 0, **settings}
+        status, answer = self.post(json.dumps(asked).encode(), key=key)
+        assert status == 200, answer
+        return str(answer["choices"][0]["text"])
+
+    def patience(self) -> float:
+        """Seconds that /health takes."""
+        started = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        connection.close()
+        return time.monotonic() - started
+
+    # What it costs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def resident(self) -> int:
+        """Bytes of its memory."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    @property
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def metric(self, name: str) -> float:
+        """A number of /metrics, without labels."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        connection.close()
+        [value] = [float(line.split()[1]) for line in lines if line.startswith(f"{name} ")]
+        return value
+
+    def idle(self, seconds: float = 60) -> None:
+        """Wait until no text is under way."""
+        end = time.monotonic() + seconds
+        while self.metric("caw_active_texts") or self.metric("caw_waiting_texts"):
+            assert time.monotonic() < end, "texts of nobody go on"
+            time.sleep(0.05)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,127 @@
+"""JSON mode: texts that are JSON of their schema, marked where they may go on in several ways."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+import torch
+from serve.serving import DIRECTORY, KEY, MARK, NAME, OTHER, Directory, Running, alone, parts, running
+
+import caw
+from caw.serve.contracts import MarkKey, MarkRules, Tenant
+
+pytest.importorskip("llguidance")
+SMALL = {
+    "type": "object", "additionalProperties": False, "required": ["a", "n"],
+    "properties": {"a": {"type": "string", "maxLength": 20}, "n": {"type": "integer", "minimum": 0, "maximum": 99}},
+}  # fmt: skip
+LONG = {
+    "type": "object", "additionalProperties": False, "required": ["a"],
+    "properties": {"a": {"type": "string", "pattern": "^[a-z ]{200}$"}},
+}  # fmt: skip
+
+
+def form(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+def said(served: Running, schema: Any, *, key: str = "one", **settings: Any) -> list[str]:
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 230, "response_format": form(schema), **settings}
+    messages: Any = [{"role": "user", "content": "a text about the sky"}]
+    answer = served.client(key).chat.completions.create(model=NAME, messages=messages, **asked)
+    if not asked.get("stream"):
+        assert {choice.finish_reason for choice in answer.choices} == {"stop"}
+        return [str(choice.message.content) for choice in answer.choices]
+    return ["".join(chunk.choices[0].delta.content or "" for chunk in answer)]
+
+
+def p_value(text: str, key: Any) -> float:
+    return caw.detect(text, parts()[1], MARK.with_key(key)).p_value
+
+
+def test_texts_are_json_and_those_beside_them_do_not_change(served: Running) -> None:
+    """Greedy, sampled and streamed, and a request without a schema between them."""
+    [plain] = alone("the sky", max_new_tokens=150)
+    with ThreadPoolExecutor(4) as pool:
+        beside = pool.submit(lambda: served.complete("the sky", max_tokens=150).choices[0].text)
+        greedy, streamed = (pool.submit(said, served, SMALL, stream=stream) for stream in (False, True))
+        sampled = pool.submit(said, served, SMALL, temperature=1, seed=5, n=4)
+    assert beside.result() == plain and greedy.result() == streamed.result()
+    texts = [*greedy.result(), *sampled.result()]
+    for found in map(json.loads, texts):
+        assert set(found) == {"a", "n"} and len(found["a"]) <= 20 and 0 <= found["n"] <= 99
+    assert len(set(texts)) > 2
+
+
+def test_marks_choose_among_what_is_allowed(served: Running) -> None:
+    [text] = said(served, LONG)
+    assert len(json.loads(text)["a"]) == 200
+    assert p_value(text, KEY) < 1e-9 and p_value(text, OTHER) > 1e-3
+    assert served.log.begun[-1].unmarked == ""
+
+
+def test_it_is_exempt_only_where_the_operator_says_so() -> None:
+    rules = {"exempt": MarkRules(exempt_json=True), "found": MarkRules(found_at=1e-6, exempt_thinking=True)}
+    tenants = {name: Tenant(name, MarkKey("k1", KEY), rule) for name, rule in rules.items()}
+    with running(directory=Directory({**DIRECTORY.tenants, **tenants})) as served:
+        assert p_value(said(served, LONG, key="exempt")[0], KEY) > 1e-3
+        assert served.log.begun[-1].unmarked == "JSON mode is exempted"
+        text = said(served, LONG, key="found")[0]
+        assert json.loads(text) and p_value(text, KEY) < 1e-6 and "thinking" not in served.log.begun[-1].policy
+        served.idle()
+        assert served.log.closed[-1].found
+
+
+def test_any_object(served: Running) -> None:
+    asked = {"response_format": {"type": "json_object"}}
+    choices = served.complete("the sky", max_tokens=60, temperature=1, seed=3, n=16, extra_body=asked).choices
+    whole = [json.loads(choice.text) for choice in choices if choice.finish_reason == "stop"]
+    assert whole and all(isinstance(found, dict) for found in whole)
+    assert all(choice.text.lstrip().startswith("{") for choice in choices)
+
+
+@pytest.mark.parametrize(
+    "response_format, said",
+    [
+        ({"type": "json_schema"}, "must have a json_schema"), ({"type": "json_object", "json_schema": {}}, "else none"),
+        ({"type": "grammar"}, "json_object"), ({"type": "json_schema", "json_schema": {"regex": "x"}}, "not permitted"),
+        (form({"type": "nothing"}), "cannot be kept to: 'Invalid type"), (form(False), "cannot be kept to"),
+        (form({"not": {}}), "Unimplemented keys"), (form({"$ref": "file:///etc/passwd"}), "cannot be kept to"),
+        (form({"$ref": "http://127.0.0.1:1/x"}), "cannot be kept to"),
+        (form({"x-guidance": {"lenient": True}, "not": {}}), "Unimplemented keys"),
+        (form({"type": "string", "pattern": "(" * 200 + "a" + "){9}" * 200}), "cannot be kept to"),
+        (form({"enum": ["x" * 70_000]}), "a schema may have 65536 letters"),
+        (form({"type": "string", "pattern": "("}), "cannot be kept to"),
+    ],
+)  # fmt: skip
+def test_schemas_that_cannot_be_kept_to_are_refused(served: Running, response_format: Any, said: str) -> None:
+    """Nothing is fetched for them, no rule of this server is lifted by them, and none takes long."""
+    begun = len(served.log.begun)
+    with pytest.raises(openai.BadRequestError) as caught:
+        served.complete("x", extra_body={"response_format": response_format})
+    assert said in str(caught.value) and len(str(caught.value)) < 500 and len(served.log.begun) == begun
+
+
+def test_a_text_that_cannot_go_on_fails_alone(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from caw.serve import grammars
+
+    monkeypatch.setattr(grammars, "LIMITS", {**grammars.LIMITS, "step_lexer_fuel": 1, "step_max_items": 1})
+    with running() as other, pytest.raises(openai.InternalServerError, match="could not be kept to its schema"):
+        said(other, {"type": "array", "items": {"enum": ["aa", "ab", "bb", "ba"] * 50}, "minItems": 9})
+    whole = grammars.Grammar.allowed
+    monkeypatch.setattr(
+        grammars.Grammar, "allowed", lambda self: torch.roll(whole(self), 1)
+    )  # others than may come next
+    with pytest.raises(openai.InternalServerError, match="could not be kept to its schema"):
+        said(served, SMALL)
+    assert served.complete("the sky", max_tokens=20).choices[0].text == alone("the sky", max_new_tokens=20)[0]
+
+
+def test_without_its_package_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
+    with running() as served, pytest.raises(openai.BadRequestError, match="lacks the package llguidance"):
+        served.complete("x", extra_body={"response_format": {"type": "json_object"}})

@@ -1,0 +1,307 @@
+"""A server in a process of its own, attacked: it goes on, answers others, leaks nothing, and its log has no fault."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serve.besieged import NAME, Besieged, Keep, receive
+from tiny import save_tiny
+
+pytestmark = pytest.mark.gate("siege")
+POST = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+MANY = 10_000  # short requests
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
+    return Keep.build(f"sqlite:///{tmp_path_factory.mktemp('keep') / 'keys.db'}")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, keep: Keep) -> Iterator[Besieged]:
+    options = ("--read-timeout", "2", "--write-timeout", "2", "--max-connections", "200", "--batch-size", "8")
+    with Besieged(model, keep, *options) as found:
+        yield found
+        found.stop()
+
+
+@pytest.fixture(autouse=True)
+def unharmed(server: Besieged) -> Iterator[None]:
+    """After every attack: others are answered as before, at once, and nothing goes on for nobody."""
+    before = server.complete(prompt="a model", max_tokens=20)
+    yield
+    assert server.process.poll() is None
+    assert server.complete(prompt="a model", max_tokens=20) == before
+    assert server.patience() < 1
+    server.idle()
+    server.check_log()
+
+
+# Bodies ---------------------------------------------------------------------------------------------------------------
+
+MEGABYTE = 900_000
+BODIES = {
+    "nulls": b'{"model":"tiny","prompt":[' + b"null," * (MEGABYTE // 5) + b"null]}",
+    "numbers": b'{"model":"tiny","prompt":[' + b"1," * (MEGABYTE // 2) + b"1]}",
+    "lists": b'{"model":"tiny","prompt":[' + b"[]," * (MEGABYTE // 3) + b"[]]}",
+    "kinds": b'{"model":"tiny","prompt":[' + b'1,"a",' * (MEGABYTE // 6) + b"1]}",
+    "letters": json.dumps({"model": NAME, "prompt": "a" * MEGABYTE}).encode(),
+    "spaces": json.dumps({"model": NAME, "prompt": " " * MEGABYTE}).encode(),
+    "accents": json.dumps({"model": NAME, "prompt": "\u0301" * (MEGABYTE // 6)}).encode(),
+    "names": b'{"model":"tiny","prompt":"x"' + b"".join(b',"p%d":1' % n for n in range(MEGABYTE // 11)) + b"}",
+    "digits": b'{"model":"tiny","prompt":"x","seed":' + b"9" * MEGABYTE + b"}",
+    "deep lists": b'{"model":"tiny","prompt":' + b"[" * (MEGABYTE // 2) + b"]" * (MEGABYTE // 2) + b"}",
+    "deep objects": b'{"model":"tiny","prompt":"x","metadata":' + b'{"a":' * (MEGABYTE // 6) + b"1}",
+    "not a number": b'{"model":"tiny","prompt":"x","temperature":NaN}',
+    "infinity": b'{"model":"tiny","prompt":"x","top_p":Infinity}',
+    "half a pair": b'{"model":"tiny","prompt":"\\udc00"}',
+    "half a letter": b'{"model":"tiny","prompt":"\xe2\x82"}',
+    "nothing": b"",
+}
+CHATS = {
+    "messages": b'{"model":"tiny","messages":[' + b"1," * (MEGABYTE // 2) + b"1]}",
+    "parts": b'{"model":"tiny","messages":[{"role":"user","content":['
+    + b'{"type":"image"},' * (MEGABYTE // 17)
+    + b"1]}]}",
+    "roles": b'{"model":"tiny","messages":[{"role":{"a":1},"content":"x"}]}',
+}
+
+
+@pytest.mark.parametrize("name", [*BODIES, *CHATS])
+@pytest.mark.parametrize("key", ["acme", "a stranger"])
+def test_bodies_made_to_cost(server: Besieged, name: str, key: str) -> None:
+    """Refused; nobody else waits for long meanwhile, and strangers cost hardly more than reading them."""
+    body, path = BODIES.get(name), "/v1/completions"
+    if body is None:
+        body, path = CHATS[name], "/v1/chat/completions"
+    length, waited = len(body), 0.0
+    with server.connect() as connection:
+        connection.sendall(server.head(length, path=path, key=key) + body)
+        for _ in range(20):
+            waited = max(waited, server.patience())
+        answer = receive(connection)
+    status = answer.split(b" ", 2)[1]
+    # what is no JSON is refused before anybody is asked who they are
+    assert status == (b"401" if key != "acme" else b"400") or (status == b"400" and b"parsing the body" in answer) or (
+        status == b"400" and not body
+    ), answer[:300]  # fmt: skip
+    assert waited < 2.0
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "\x00\x01\x02", "\u202e\u2066evil\u2069", "\ufeff", "a\u0300" * 50, "\U0001f468\u200d\U0001f469",
+        "{{ 7 * 7 }}{% raw %}", "${jndi:ldap://x}", "'; DROP TABLE caw_receipts; --", "../../etc/passwd", "<|end|>" * 5,
+        "<assistant>", "\r\n\r\ndata: [DONE]\r\n\r\n", "%s%n", "\ufffe\uffff",
+    ],
+)  # fmt: skip
+def test_tricks_in_prompts_are_text(server: Besieged, prompt: str) -> None:
+    """They are answered like any other, streams stay well formed, and a template writes them as they are."""
+    whole = server.complete(prompt=prompt, max_tokens=12)
+    with server.connect() as connection:
+        connection.sendall(server.request(prompt=prompt, max_tokens=12, stream=True))
+        events = events_of(receive(connection))
+    assert events[-1] == "[DONE]"
+    assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == whole
+    asked = {"model": NAME, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
+    status, answer = server.post(json.dumps(asked).encode(), "/v1/chat/completions")
+    assert status == 200 and answer["usage"]["prompt_tokens"] > 1
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "", " ", "caw_", "caw_000000000000_" + "A" * 43, "CAW_{0}", "{0}\u00e9", "{0} {0}", "{0}\x0b", "{0}\uff10",
+        "\ufb01", "' OR 1=1 --", "x" * 8000,
+    ],
+)  # fmt: skip
+def test_tricks_in_keys_open_nothing(server: Besieged, token: str) -> None:
+    bearer = token.format(server.keep.tokens["acme"]).encode("utf-8")
+    with server.connect() as connection:
+        body = json.dumps({"model": NAME, "prompt": "x"}).encode()
+        head = server.head(len(body), key="KEY").replace(b"KEY", bearer)
+        connection.sendall(head + body)
+        answer = receive(connection)
+    assert answer.split(b" ", 2)[1] in (b"401", b"400") and b"choices" not in answer
+
+
+def events_of(answer: bytes) -> list[str]:
+    """The events of a stream as it came, in chunks."""
+    body, whole = answer.partition(b"\r\n\r\n")[2], b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        whole, body = whole + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    assert whole.endswith(b"\n\n")
+    return [event.removeprefix("data: ") for event in whole.decode().split("\n\n")[:-1]]
+
+
+# Connections ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00" * 100, b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /" + b"a" * 200_000, b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"y" * 200_000,
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 50_000, b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+        POST + b"content-length: -5\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        b"GET /%00%ff HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", b"OPTIONS * HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_request(server: Besieged, sent: bytes) -> None:
+    """No answer with status 200, and no place kept."""
+    files = server.files
+    with server.connect(10) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+        answer = receive(connection)
+    assert not answer.startswith(b"HTTP/1.1 2") or b"upgrade: websocket" in sent
+    wait_for(lambda: server.files <= files + 1)
+
+
+def wait_for(reached: Any, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_slow_loris(server: Besieged) -> None:
+    """Three times as many connections as there may be, each a letter now and then: others hardly notice."""
+    heads = [POST, server.head(500) + b"{"]
+    held, waited = [], 0.0
+    for number in range(600):
+        connection = server.connect()
+        connection.sendall(heads[number % 2])
+        held.append(connection)
+        if number % 50 == 0:
+            waited = max(waited, server.patience())
+            assert server.complete(max_tokens=2)
+    for _ in range(8):
+        for connection in held:
+            with contextlib.suppress(OSError):
+                connection.send(b"x")
+        waited = max(waited, server.patience())
+        time.sleep(0.2)
+    assert waited < 2
+    wait_for(lambda: server.files < 150)  # the time that they had for their requests is over
+    for connection in held:
+        connection.close()
+
+
+def test_slow_readers_of_streams(server: Besieged) -> None:
+    """Eight of them, as many as there are rows, who take nothing: they lose their rows and their connections."""
+    before = server.files
+    held = []
+    for _ in range(8):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(server.request(stream=True, max_tokens=500, logprobs=5, n=16))
+        held.append(connection)
+    waited = [server.patience() for _ in range(10)]
+    assert server.complete(max_tokens=4)
+    assert max(waited) < 3
+    wait_for(lambda: server.files <= before + 4, 60)
+    for connection in held:
+        connection.close()
+
+
+def test_connections_that_are_reset_or_half_closed(server: Besieged) -> None:
+    """At every moment of a request; what was asked for ends, or is finished, and no connection is left."""
+    whole, files = server.request(stream=True, max_tokens=400), server.files
+    rng = random.Random(1)
+    for number in range(120):
+        connection = server.connect()
+        connection.sendall(whole[: rng.choice([0, 1, 30, len(whole) - 1, len(whole)])])
+        if number % 3 == 0:
+            connection.shutdown(socket.SHUT_WR)
+        if number % 2:
+            time.sleep(rng.random() / 20)
+        if number % 4 == 1:  # closing sends a reset
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    wait_for(lambda: server.files <= files + 2)
+    server.idle()
+
+
+def test_requests_one_behind_the_other_in_one_go(server: Besieged) -> None:
+    """Answered in order; rubbish behind them ends the connection and nothing else."""
+    texts = [server.complete(prompt=f"text {n}", max_tokens=6) for n in range(5)]
+    with server.connect() as connection:
+        asked = b"".join(server.request(prompt=f"text {n}", max_tokens=6, close=False) for n in range(5))
+        connection.sendall(asked + b"rubbish\r\n\r\n")
+        answer = receive(connection)
+    answers = [json.loads(found) for found in re.findall(rb"\r\n\r\n(\{.*?\})(?=HTTP/1.1 )", answer)]
+    assert [one["choices"][0]["text"] for one in answers] == texts
+    assert b"HTTP/1.1 400" in answer
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/..%2f..%2f..%2fetc%2fpasswd", "/v1/models/%7B%7B7*7%7D%7D", "/..%2f", "/v1//"]
+)
+def test_paths(server: Besieged, path: str) -> None:
+    with server.connect() as connection:
+        connection.sendall(server.head(0, path=path).replace(b"POST", b"GET", 1))
+        answer = receive(connection)
+    assert answer.startswith(b"HTTP/1.1 404") and b"root:" not in answer and b"'49'" not in answer
+
+
+# Many -----------------------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_requests_leave_nothing_behind(server: Besieged) -> None:
+    """Memory, files and threads are where they were: good ones, bad ones, streams, and clients that leave."""
+    asyncio.run(many(server, MANY * 3 // 4))  # until the caches of SQLite and of memory itself are full
+    server.idle()
+    before = server.resident, server.files, server.threads
+    asyncio.run(many(server, MANY))
+    server.idle()
+    time.sleep(3)  # connections that were kept alive
+    grown = server.resident - before[0]
+    assert grown < 12 << 20, f"{grown >> 20} MiB"
+    assert server.files <= before[1] + 4 and server.threads <= before[2] + 2
+
+
+async def many(server: Besieged, count: int) -> None:
+    """Requests of sixteen clients."""
+    kinds = [
+        server.request(max_tokens=1), server.request(max_tokens=2, stream=True), server.request(max_tokens=0),
+        server.request(key="nobody"), server.request(max_tokens=300, stream=True), server.head(3) + b"{]}",
+        server.request(path="/v1/detect"), server.request(path="/nowhere"),
+    ]  # fmt: skip
+
+    async def client(number: int) -> None:
+        rng = random.Random(number)
+        for _ in range(count // 16):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            kind = rng.randrange(len(kinds))
+            writer.write(kinds[kind])
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read(200)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    await asyncio.gather(*map(client, range(16)))
