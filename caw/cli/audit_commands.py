@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_output, check_paths, write_text
@@ -98,10 +97,6 @@ def report(
         str | None, typer.Option(help='JSONL of texts that left: {"text": ...}; receipts or "key_id" say whose.')
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Of the model that wrote them.")] = None,
-    watermark: opt.MarkName = "kgw",
-    gamma: opt.Gamma = None,
-    seeding: opt.Seeding = None,
-    context_width: opt.ContextWidth = None,
     fpr: Annotated[float, typer.Option(help="Share of unmarked texts that may be called marked.")] = 1e-3,
     html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     every: Annotated[bool, typer.Option("--every-key", help="Also keys that mark no more.")] = False,
@@ -125,11 +120,8 @@ def report(
         from caw.registry.report import make_report
         from caw.registry.report_page import write_page
 
-        chosen = {"gamma": gamma, "seeding": seeding, "context-width": context_width}
-        template = opt.build_watermark(watermark, "0", chosen)
-        assert template is not None
         made = make_report(
-            found, detection_tokenizer(tokenizer, complain), template, [text for text, _ in _texts(unmarked)],
+            found, detection_tokenizer(tokenizer, complain), [text for text, _ in _texts(unmarked)],
             list(_texts(marked)) if marked is not None else [], fpr=fpr, every=every,
         )  # fmt: skip
         print(json.dumps(made.as_dict()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.cli import detect_model as reader
+from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
 from caw.cli.detect_output import Item, result_line, show
@@ -81,6 +82,8 @@ def detect(
     config: Annotated[
         Path | None, opt.panel(opt.MARK, "YAML file with several watermarks to look for at once.", "--config")
     ] = None,
+    registry: deployed.RegistryUrl = None,
+    tenant: deployed.Tenant = None,
     fpr: Annotated[
         float | None, opt.panel(TEST, f"Share of unmarked texts that may be called watermarked [{FPR:g}].")
     ] = None,
@@ -159,37 +162,41 @@ def detect(
     - caw detect --tokenizer smollm2-135m --input out.jsonl --json > results.jsonl
     - caw detect --input out.jsonl --field tokens
     - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
+    - caw detect --tokenizer smollm2-135m --registry sqlite:///keys.db --tenant acme essay.txt
     - caw detect --tokenizer smollm2-135m --input out.jsonl --receipt out.jsonl
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     - caw detect --weights model:smollm2-135m --prompt-file question.txt --chat answer.txt
     - caw detect --weights model:smollm2-135m --input out.jsonl --prompt-field prompt
     """
     with user_errors():
-        if config is not None:
-            require("pyyaml", "--config")
-        if qq is not None:
-            require("matplotlib", "--qq")
+        for package, option, path in (("pyyaml", "--config", config), ("matplotlib", "--qq", qq)):
+            if path is not None:
+                require(package, option)
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
         of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
         steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
         running = {"device": device, "dtype": dtype, "threads": threads}
-        model = reader.model_of(weights)
         asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, running)
-        reads = reader.ReaderSettings(model, *asked)
+        reads = reader.ReaderSettings(reader.model_of(weights), *asked)
         files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,
-                 "--calibration": calibration, "--weights": weights if model is None else model,
+                 "--calibration": calibration, "--weights": reads.model or weights,
                  "--evaluator": evaluator}  # fmt: skip
         check_paths({**given, **files, "--text": "-" if text == "-" else None}, {"--html": html, "--qq": qq})
         reads.check(given)
-        marks = _watermarks(
-            config, watermark, key,
-            {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
-             "vocab-size": vocab_size, "payload-bits": payload_bits, **of_mark},
-        )  # fmt: skip
-        test = {
-            "fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
-            "regions": regions or None,
-        }  # fmt: skip
+        options = {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
+                   "vocab-size": vocab_size, "payload-bits": payload_bits, **of_mark}  # fmt: skip
+        if registry is not None or tenant is not None:
+            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "receipt": receipt, "weights": weights,
+                      "mid-p": mid_p, "regions": regions, "scores": scores, "html": html, "null-report": null,
+                      "power": power, "watermark": watermark != "kgw", **options}  # fmt: skip
+            found = deployed.watermarks(registry, tenant, others)
+            items, bad = read_items(given, field)
+            search = deployed.search(found, _tokenizer_for(items, tokenizer), fpr or FPR, normalize, prefix)
+            bad += deployed.test_items(search, items, as_json=as_json, single=input is None)
+            raise typer.Exit(BAD_LINES if bad else 0)
+        marks = _watermarks(config, watermark, key, options)
+        test = {"fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,
+                "regions": regions or None}  # fmt: skip
         told = None if receipt is None else read_receipts(receipt)
         if told is not None:
             told.check_with(marks, {"--config": config, "--null-report": null, "--power": power})
@@ -205,10 +212,8 @@ def detect(
         if reads.model is not None:
             task = _with_model(task, reads, told)
         task = _with_tokenizer(task, items, tokenizer)
-        if null is not None:
-            report_null(task.detectors, items, qq, as_json=task.as_json)
-        elif power is not None:
-            report_power(task.detectors, items, as_json=task.as_json)
+        if null is not None or power is not None:
+            _report(task, items, null, qq)
         else:
             bad += _test(task, items, single=input is None)
     if bad:
@@ -271,16 +276,31 @@ def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None)
 
 
 def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task:
-    if not any(isinstance(item.content, str) for item in items):
-        return task
     if name is None and all(d.tokenizer is not None for d in task.detectors.values()):
         return task
+    loaded = _tokenizer_for(items, name)
+    if loaded is None:
+        return task
+    return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
+
+
+def _report(task: Task, items: Sequence[Item], null: str | None, qq: Path | None) -> None:
+    """What --null-report or --power asks for."""
+    if null is not None:
+        report_null(task.detectors, items, qq, as_json=task.as_json)
+    else:
+        report_power(task.detectors, items, as_json=task.as_json)
+
+
+def _tokenizer_for(items: Sequence[Item], name: str | None) -> Any:
+    """The tokenizer of a name; None where there are ids alone, which need none."""
+    if not any(isinstance(item.content, str) for item in items):
+        return None
     if name is None:
         raise ValueError("text needs the --tokenizer of the model that wrote it, got none; name the model")
     from caw.models.tokenizer import detection_tokenizer
 
-    loaded = detection_tokenizer(name, complain)
-    return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
+    return detection_tokenizer(name, complain)
 
 
 def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
 from caw.cli.registry_options import RegistryUrl, opened, read_time, shown_time
 from caw.requirements import require
@@ -32,10 +33,22 @@ def create(
     key_env: Annotated[
         str | None, typer.Option(help="Marking key: variable that holds a key in use already [a random one].")
     ] = None,
+    watermark: Annotated[
+        str, opt.panel(opt.MARK, "With which the key marks.", "--watermark", metavar="|".join(opt.WATERMARKS))
+    ] = "kgw",
+    gamma: opt.Gamma = None,
+    delta: opt.Delta = None,
+    seeding: opt.Seeding = None,
+    context_width: opt.ContextWidth = None,
+    format: opt.FormatName = None,
+    vocab_size: opt.VocabSize = None,
+    top_k_exp: opt.TopKExp = None,
+    strength_exp: opt.StrengthExp = None,
 ) -> None:
     """Make a marking key for a tenant, or with --api an API key.
 
-    The token of an API key is printed once, alone on stdout, and kept nowhere. A registry that is not there is made.
+    A marking key knows its watermark for good: servers mark with it, and whatever reads needs no more. The token of an
+    API key is printed once, alone on stdout, and kept nowhere. A registry that is not there is made.
 
     Examples:
 
@@ -43,10 +56,16 @@ def create(
     - caw keys create acme
     - caw keys create acme --api > acme.token
     - caw keys create acme --from 2027-01-01 --until 2028-01-01 --public
+    - caw keys create acme --watermark exp --top-k-exp 5
     """
     with user_errors():
         window = read_time("--from", begin), read_time("--until", until)
-        others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None}
+        options = {
+            "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
+            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+        }  # fmt: skip
+        others = {"--public": public, "--from": begin is not None, "--key-env": key_env is not None,
+                  **{f"--{name}": value is not None for name, value in options.items()}}  # fmt: skip
         strange = next((name for name, given in others.items() if given), None) if api else "--opt-out" * opt_out
         if strange:
             raise ValueError(
@@ -59,7 +78,12 @@ def create(
             print(token)
             complain(f"API key {made.id} of {tenant}; the token above is shown this once")
             return
-        mark = found.marking.create(tenant, key=given, not_before=window[0], not_after=window[1], public=public)
+        made_with = opt.build_watermark(watermark, "1", options)
+        if made_with is None:
+            raise ValueError("a marking key marks, got --watermark none; choose another")
+        mark = found.marking.create(
+            tenant, key=given, not_before=window[0], not_after=window[1], public=public, watermark=made_with
+        )
         print(f"marking key {mark.id} of {tenant}, from {shown_time(mark.not_before)} UTC{_end(mark.not_after)}")
 
 
@@ -196,11 +220,9 @@ def reseal(registry: RegistryUrl = None) -> None:
 
 
 def _key_of(variable: str) -> int | str:
-    from caw.cli.options import parse_key
-
     if not os.environ.get(variable):
         raise ValueError(f"expected a key in {variable}, got none; export it")
-    return parse_key(os.environ[variable])
+    return opt.parse_key(os.environ[variable])
 
 
 def _is_api_key(found: Registry, name: str) -> bool:
@@ -223,10 +245,13 @@ def _show(rows: list[tuple[str, Any]], now: datetime) -> None:
     if not rows:
         print("no keys", file=sys.stderr)
         return
-    table = Table("kind", Column("id", no_wrap=True), "tenant", "state", "from (UTC)", "until (UTC)", "rights")
+    table = Table(
+        "kind", Column("id", no_wrap=True), "tenant", "watermark", "state", "from (UTC)", "until (UTC)", "rights"
+    )
     for kind, key in rows:
         begin = key.not_before if kind == "marking" else key.created
         rights = ("anyone may ask" if key.public else "") if kind == "marking" else "may opt out" * key.may_opt_out
         ends = shown_time(key.revoked or key.not_after)
-        table.add_row(kind, key.id, key.tenant, key.state(now), shown_time(begin), ends, rights)
+        mark = key.watermark["name"] if kind == "marking" else ""
+        table.add_row(kind, key.id, key.tenant, mark, key.state(now), shown_time(begin), ends, rights)
     Console().print(table)

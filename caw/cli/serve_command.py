@@ -28,7 +28,7 @@ def serve(
     name: serving.Name = None,
     receipts: serving.Receipts = None,
     registry: RegistryUrl = None,
-    watermark: opt.MarkName = "kgw",
+    watermark: serving.WatermarkName = None,
     key: opt.Key = None,
     gamma: opt.Gamma = None,
     delta: opt.Delta = None,
@@ -75,8 +75,9 @@ def serve(
     the base URL http://127.0.0.1:8000/v1 and any API key. Greedy texts are marked like others, and clients cannot
     switch marks off.
 
-    With --registry clients need an API key of it, each tenant has marking keys and rules of its own, and receipts go
-    there (see `caw keys`). Without one, a single key marks, and the server listens to this machine alone.
+    With --registry clients need an API key of it, each tenant has rules of its own and marking keys that say with what
+    watermark, and receipts go there (see `caw keys`). Without one, a single key marks, and the server listens to this
+    machine alone.
 
     Examples:
 
@@ -105,15 +106,13 @@ def serve(
             serving.check_access(settings, key)
         else:
             key = serving.check_registry(key, receipts)
-        mark = opt.build_watermark(
-            watermark, key,
-            {
-                "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
-                "top-k-exp": top_k_exp, "strength-exp": strength_exp,
-            },
-        )  # fmt: skip
-        if mark is None or key is None:
-            raise ValueError("the server marks all it says, got --watermark none; choose another")
+        of_mark = {
+            "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
+            "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+        }  # fmt: skip
+        kept = None if registry is None else opened(registry)
+        assert key is not None
+        mark = serving.watermark_of(kept, watermark, key, of_mark)
         of_policy = {
             "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
             "target": target,
@@ -122,7 +121,6 @@ def serve(
         how = opt.build_policy(chosen, of_policy, model)
         serving.tell(what_marks(mark, how, remark))
         device = opt.prepare_device(device, threads)
-        kept = None if registry is None else opened(registry)
         log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
         log.check()
         serving.tell_open(log)

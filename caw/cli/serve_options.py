@@ -12,12 +12,19 @@ from caw.cli import options as opt
 from caw.cli.options import panel
 
 if TYPE_CHECKING:
+    from caw.registry import Registry
     from caw.serve.contracts import KeyDirectory, ReceiptLog
     from caw.serve.settings import ServerSettings
+    from caw.watermarks import Watermark
 
 SERVING, LIMITS, MARKING = "Serving", "Limits", "What is marked"
 ONLY = "default"  # id of the tenant where there is no registry
 
+WatermarkName = Annotated[
+    str | None,
+    panel(opt.MARK, "With which texts are marked [that of the registry's keys; kgw].", "--watermark",
+          metavar="|".join(opt.WATERMARKS)),
+]  # fmt: skip
 Host = Annotated[str, panel(SERVING, "Address to listen at; 127.0.0.1 is this machine alone.", "--host")]
 Port = Annotated[int, panel(SERVING, "Port to listen at; 0 takes a free one.", "--port")]
 Name = Annotated[str | None, panel(SERVING, "Name by which clients ask for the model [that of --model].", "--name")]
@@ -85,7 +92,7 @@ def check_registry(key: str | None, receipts: Path | None) -> str:
     for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
         if given is not None:
             raise ValueError(f"a registry has its own keys and receipts, got {option} as well; leave it out")
-    return str(secrets.randbits(64))
+    return str(secrets.randbits(63))
 
 
 def tell_open(log: ReceiptLog) -> None:
@@ -93,6 +100,36 @@ def tell_open(log: ReceiptLog) -> None:
     still = log.resume()
     if still:
         tell(f"{still} receipts are open: of texts that a server which died was making, or that another makes now")
+
+
+def watermark_of(found: Registry | None, name: str | None, key: str, options: dict[str, Any]) -> Watermark:
+    """The watermark that is asked for, or that of the registry's keys that mark now; kgw where there are none.
+
+    Raises ValueError for none, and where a key that marks now has another: its texts would not be found.
+    """
+    from caw.watermarks.registry import reads_alike, watermark_from
+
+    asked = name is not None or any(value is not None for value in options.values())
+    mark = opt.build_watermark(name or "kgw", key, options)
+    if mark is None:
+        raise ValueError("the server marks all it says, got --watermark none; choose another")
+    if found is None:
+        return mark
+    now = found.database.clock()
+    keys = [(each, each.state(now), watermark_from(each.watermark, mark.secret)) for each in found.marking.every()]
+    valid = [own for _, state, own in keys if state == "valid"]
+    if not asked and valid:
+        mark = valid[0]
+    for each, state, own in keys:
+        unlike = not reads_alike(mark, own) or (not asked and mark != own)
+        if state == "valid" and unlike:
+            raise ValueError(
+                f"one server marks with one watermark, got {mark} and key {each.id} of {each.tenant} with {own}; give "
+                "--watermark and its options where they differ in strength alone, else a registry of its own"
+            )
+        if state == "waiting" and unlike:
+            tell(f"key {each.id} of {each.tenant} will mark with {own} from {each.not_before}: start anew then")
+    return mark
 
 
 def single_tenant(key: str, watermark: Any, settings: ServerSettings) -> KeyDirectory:

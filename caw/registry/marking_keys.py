@@ -7,17 +7,22 @@ began last. A revoked key never marks again; it still reads.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from caw.registry import tables
+from caw.registry.chain import canonical
 from caw.registry.database import Database
 from caw.registry.master_key import MasterKeys
 from caw.registry.names import require_moments, require_name
 from caw.serve.contracts import MarkKey
+
+if TYPE_CHECKING:  # PyTorch takes a second, and only new keys and those that read need it
+    from caw.watermarks import Watermark
 
 BYTES = 8  # of a secret
 TRIES = 8  # of a random key whose id is taken
@@ -28,12 +33,14 @@ TABLE = tables.marking_keys
 class MarkingKey:
     """A key as people see it. id: eight hex digits, the key_id of receipts and detectors. Times are in UTC.
 
+    watermark: with which it marks: its name and arguments.
     not_before, not_after: it may mark from the one on until, not at, the other; None = no end. public: whether anyone
     may ask for its mark. revoked: since when it marks no more, whatever its window.
     """
 
     id: str
     tenant: str
+    watermark: Mapping[str, Any]
     public: bool
     created: datetime
     not_before: datetime
@@ -70,24 +77,35 @@ class MarkingKeys:
 
     def create(
         self, tenant: str, *, key: int | str | bytes | None = None, not_before: datetime | None = None,
-        not_after: datetime | None = None, public: bool = False,
+        not_after: datetime | None = None, public: bool = False, watermark: Watermark | None = None,
     ) -> MarkingKey:  # fmt: skip
-        """A key of a tenant, who is made if new; `key` None = a random one.
+        """A key of a tenant, who is made if new.
 
-        Raises ValueError for a window without a moment in it and for a key that the registry has.
+        Args:
+            key: None = a random one. not_before, not_after: its window; None = from now on, without end. public:
+            whether anyone may ask for its mark. watermark: with which it marks, under this key; None = KGW as it is.
+
+        Raises ValueError for a window without a moment in it, for a key that the registry has, and for a watermark
+        whose texts could not be read by what is known of it.
         """
+        from caw.watermarks import KGW
+
+        mark = KGW(key=1) if watermark is None else watermark
+        mark.check_readable()
         require_name("tenant", tenant)
         require_moments(not_before, not_after)
         with self.database.writing() as connection:
             now = self.database.clock()
             self._add_tenant(connection, tenant, now)
-            return self._add(connection, tenant, key, (not_before or now, not_after), public)
+            return self._add(connection, tenant, key, (not_before or now, not_after), public, mark)
 
     def rotate(self, name: str, at: datetime | None = None) -> tuple[MarkingKey, MarkingKey]:
         """(old, new): from `at` (None = now) on a new random key marks instead of a tenant's current one.
 
         name: of the tenant, or id of the key. Raises ValueError where none marks at that moment.
         """
+        from caw.watermarks.registry import watermark_from
+
         require_moments(at)
         with self.database.writing() as connection:
             now = self.database.clock()
@@ -100,7 +118,8 @@ class MarkingKeys:
                 raise ValueError(f"{name} must have a key that marks at {at.isoformat()}, found none; make one")
             if old.not_before >= at:
                 raise ValueError(f"key {old.id} begins at {old.not_before.isoformat()}, got a rotation at that moment")
-            new = self._add(connection, old.tenant, None, (at, old.not_after), old.public)
+            mark = watermark_from(old.watermark, 1)
+            new = self._add(connection, old.tenant, None, (at, old.not_after), old.public, mark)
             connection.execute(TABLE.update().where(TABLE.c.id == old.id).values(not_after=at))
             [old] = self._rows(connection, TABLE.c.id == old.id)
             return old, new
@@ -129,20 +148,32 @@ class MarkingKeys:
         rows = connection.execute(sa.select(TABLE).where(where).order_by(TABLE.c.not_before, TABLE.c.id)).all()
         opened = []
         for row in rows:
-            secret = self.masters.open(row.secret, place(row.tenant, row.id))
-            opened.append(OpenedKey(_shown(row), MarkKey(row.id, int.from_bytes(secret, "big"))))
+            secret = self.masters.open(row.secret, *place(row.tenant, row.id, row.watermark))
+            opened.append(OpenedKey(_shown(row), MarkKey(row.id, int.from_bytes(secret, "big"), row.watermark)))
         return opened
+
+    def watermarks(self, tenant: str | None = None) -> dict[str, Watermark]:
+        """What may have marked a text until now, by id of the key: of a tenant or of all, old and revoked ones too.
+
+        Raises ValueError where there is none.
+        """
+        from caw.watermarks.registry import watermark_from
+
+        begun = TABLE.c.not_before <= self.database.clock()
+        where = begun if tenant is None else sa.and_(begun, TABLE.c.tenant == tenant)
+        with self.database.reading() as connection:
+            opened = self.opened(connection, where)
+        if not opened:
+            whose = "the registry" if tenant is None else f"tenant {tenant!r}"
+            raise ValueError(f"expected marking keys of {whose}, found none; see `caw keys list`")
+        return {key.about.id: watermark_from(key.mark.watermark, key.mark.key) for key in opened}
 
     def reseal(self, connection: sa.Connection) -> int:
         """Seal every secret under the first master key; how many were under another."""
-        old = [
-            row
-            for row in connection.execute(sa.select(TABLE.c.id, TABLE.c.tenant, TABLE.c.secret)).all()
-            if not self.masters.is_current(row.secret)
-        ]
+        old = [row for row in connection.execute(sa.select(TABLE)).all() if not self.masters.is_current(row.secret)]
         for row in old:
-            where = place(row.tenant, row.id)
-            sealed = self.masters.seal(self.masters.open(row.secret, where), where)
+            where = place(row.tenant, row.id, row.watermark)
+            sealed = self.masters.seal(self.masters.open(row.secret, *where), *where)
             connection.execute(TABLE.update().where(TABLE.c.id == row.id).values(secret=sealed))
         return len(old)
 
@@ -153,28 +184,33 @@ class MarkingKeys:
 
     def _add(
         self, connection: sa.Connection, tenant: str, key: int | str | bytes | None,
-        window: tuple[datetime, datetime | None], public: bool,
+        window: tuple[datetime, datetime | None], public: bool, mark: Watermark,
     ) -> MarkingKey:  # fmt: skip
         begin, end = window
         if end is not None and end <= begin:
             raise ValueError(
                 f"a key must end after it begins, got {begin.isoformat()} to {end.isoformat()}; choose a later end"
             )
-        secret, id = self._unused(connection, key)
-        sealed = self.masters.seal(secret.to_bytes(BYTES, "big"), place(tenant, id))
-        row = {"id": id, "tenant": tenant, "secret": sealed, "public": public, "created": self.database.clock(),
-               "not_before": begin, "not_after": end}  # fmt: skip
+        from caw.watermarks.registry import said_of
+
+        secret, id = self._unused(connection, key, mark)
+        said = said_of(mark)
+        sealed = self.masters.seal(secret.to_bytes(BYTES, "big"), *place(tenant, id, said))
+        row = {"id": id, "tenant": tenant, "secret": sealed, "watermark": said, "public": public,
+               "created": self.database.clock(), "not_before": begin, "not_after": end}  # fmt: skip
         connection.execute(TABLE.insert().values(row))
         self.database.changed(connection)
         [made] = self._rows(connection, TABLE.c.id == id)
         return made
 
-    def _unused(self, connection: sa.Connection, key: int | str | bytes | None) -> tuple[int, str]:
+    def _unused(self, connection: sa.Connection, key: int | str | bytes | None, mark: Watermark) -> tuple[int, str]:
         """(a secret, its id), of which the registry has none yet: ids are 32 bits, and two keys may share one."""
-        from caw.watermarks.keys import key_id, normalize_key  # PyTorch takes a second, and only new keys need it
+        from caw.watermarks.keys import key_id, normalize_key
 
         for _ in range(TRIES):
-            secret = secrets.randbits(8 * BYTES) if key is None else normalize_key(key)
+            # other systems hold keys with a sign
+            secret = secrets.randbits(8 * BYTES - mark.foreign) if key is None else normalize_key(key)
+            mark.with_key(secret)  # refuses a key that it cannot have
             id = key_id(secret)
             if not self._rows(connection, TABLE.c.id == id):
                 return secret, id
@@ -193,10 +229,12 @@ def current(keys: Sequence[MarkingKey], moment: datetime) -> MarkingKey | None:
     return max(marking, key=lambda key: (key.not_before, key.created, key.id)) if marking else None
 
 
-def place(tenant: str, id: str) -> str:
-    """What a secret is sealed for."""
-    return f"marking key {id} of {tenant}"
+def place(tenant: str, id: str, said: Mapping[str, Any]) -> tuple[str, str]:
+    """What a secret is sealed for, and the watermark that stands beside it: whoever changes that closes the key."""
+    return f"marking key {id} of {tenant}", canonical(said)
 
 
 def _shown(row: sa.Row) -> MarkingKey:
-    return MarkingKey(row.id, row.tenant, row.public, row.created, row.not_before, row.not_after, row.revoked)
+    return MarkingKey(
+        row.id, row.tenant, row.watermark, row.public, row.created, row.not_before, row.not_after, row.revoked
+    )  # fmt: skip

@@ -63,16 +63,19 @@ class MasterKeys:
         """Eight hex digits that name each."""
         return tuple(_id(key) for key in self.keys)
 
-    def seal(self, secret: bytes, place: str) -> str:
-        """The secret for the database; `place` says what it is and whose, and has to be said again to open it."""
+    def seal(self, secret: bytes, place: str, beside: str = "") -> str:
+        """The secret for the database.
+
+        place: what it is and whose. beside: what stands unsealed beside it. Both have to be said again to open it.
+        """
         nonce = secrets.token_bytes(NONCE)
-        sealed = nonce + AESGCM(self.keys[0]).encrypt(nonce, secret, place.encode())
+        sealed = nonce + AESGCM(self.keys[0]).encrypt(nonce, secret, (place + beside).encode())
         return f"{FORM}.{self.ids[0]}.{base64.b64encode(sealed).decode()}"
 
-    def open(self, sealed: str, place: str) -> bytes:
+    def open(self, sealed: str, place: str, beside: str = "") -> bytes:
         """The secret again.
 
-        Raises ValueError where its master key is missing, and where it is damaged or from another place.
+        Raises ValueError where its master key is missing, and where it or what stands beside it is not as it was.
         """
         form, _, rest = sealed.partition(".")
         name, _, content = rest.partition(".")
@@ -82,7 +85,7 @@ class MasterKeys:
             )
         raw = base64.b64decode(content)
         try:
-            return AESGCM(self.keys[self.ids.index(name)]).decrypt(raw[:NONCE], raw[NONCE:], place.encode())
+            return AESGCM(self.keys[self.ids.index(name)]).decrypt(raw[:NONCE], raw[NONCE:], (place + beside).encode())
         except InvalidTag:
             raise ValueError(
                 f"{place} does not open: the row was damaged or moved; restore it from a copy of the database"

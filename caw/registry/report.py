@@ -23,7 +23,7 @@ from caw.registry import tables
 from caw.registry.audit import Verified, export_lines, verify
 from caw.registry.chain import BEGUN, CLOSED
 from caw.registry.opening import Registry
-from caw.watermarks import Watermark
+from caw.watermarks.registry import watermark_from
 
 LENGTHS = (200, 300, 400)
 COUNTED = ("begun", "open", "complete", "cancelled", "failed", "found", "unfound")  # of receipts
@@ -40,7 +40,8 @@ class Power:
 
 @dataclass(frozen=True)
 class KeyReport:
-    """One key. state: see `MarkingKey.state`. null: on unmarked texts. power: of its marked texts; empty without any.
+    """One key. watermark: with which it marks. state: see `MarkingKey.state`. null: on unmarked texts. power: of its
+    marked texts; empty without any.
 
     marked: number of those texts. receipts: of its texts, counted: begun, open, and by how they ended (complete,
     cancelled, failed), found and unfound where they were tested.
@@ -48,6 +49,7 @@ class KeyReport:
 
     id: str
     tenant: str
+    watermark: str
     state: str
     null: NullReport
     marked: int
@@ -61,7 +63,6 @@ class Report:
     were given and that no receipt and no key_id of the registry knows; they count nowhere."""
 
     time: str
-    watermark: str
     fpr: float
     chain: Verified
     keys: tuple[KeyReport, ...]
@@ -73,21 +74,21 @@ class Report:
         out = {**asdict(self), "keys": []}
         for key in self.keys:
             power = [{"edits": p.edits, "rows": [row.as_dict() for row in p.rows]} for p in key.power]
-            plain = {name: getattr(key, name) for name in ("id", "tenant", "state", "marked")}
+            plain = {name: getattr(key, name) for name in ("id", "tenant", "watermark", "state", "marked")}
             out["keys"].append({**plain, "null": key.null.as_dict(), "power": power, "receipts": dict(key.receipts)})
         return out
 
 
 def make_report(
-    registry: Registry, tokenizer: Any, template: Watermark, unmarked: Sequence[str],
-    marked: Sequence[tuple[str, str | None]], *, fpr: float = 1e-3, every: bool = False,
+    registry: Registry, tokenizer: Any, unmarked: Sequence[str], marked: Sequence[tuple[str, str | None]], *,
+    fpr: float = 1e-3, every: bool = False,
 ) -> Report:  # fmt: skip
     """Measure the keys of a registry.
 
     Args:
-        template: the watermark with the parameters that the service marks with; its key is not used. unmarked: texts of
-            the kind that the keys will judge, without a mark. marked: texts, each with its key id, or None where a
-            receipt knows it. fpr: the level of detection. every: keys that mark no more as well.
+        tokenizer: of the model that wrote the texts. unmarked: texts of the kind that the keys will judge, without a
+            mark. marked: texts, each with its key id, or None where a receipt knows it. fpr: the level of detection.
+            every: keys that mark no more as well.
 
     Deterministic for the same registry and time. Raises ValueError for no unmarked texts, no keys, a chain that does
     not verify, and texts in which nothing counts.
@@ -103,13 +104,14 @@ def make_report(
     by_key, strangers = _by_key(registry, marked, {key.about.id for key in opened})
     keys = []
     for key in chosen:
-        detector = Detector(tokenizer, template.with_key(key.mark.key), fpr)
+        mark = watermark_from(key.mark.watermark, key.mark.key)
+        detector = Detector(tokenizer, mark, fpr)
         own = by_key.get(key.about.id, [])
         keys.append(KeyReport(
-            key.about.id, key.about.tenant, key.about.state(now), null_report(unmarked, detector), len(own),
+            key.about.id, key.about.tenant, repr(mark), key.about.state(now), null_report(unmarked, detector), len(own),
             _power(own, detector, fpr), counts.get(key.about.id, {}),
         ))  # fmt: skip
-    return Report(now.isoformat(timespec="seconds"), template.name, fpr, chain, tuple(keys), unmarked_texts, strangers)
+    return Report(now.isoformat(timespec="seconds"), fpr, chain, tuple(keys), unmarked_texts, strangers)
 
 
 def _power(texts: Sequence[str], detector: Detector, fpr: float) -> tuple[Power, ...]:

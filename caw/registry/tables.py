@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA = "1"  # raised with every change of a table
+SCHEMA = "2"  # raised with every change of a table
 NAME = 64  # longest id
 
 
@@ -56,6 +56,7 @@ marking_keys = Table(
     Column("id", String(NAME), primary_key=True),
     Column("tenant", ForeignKey(tenants.c.id), nullable=False, index=True),
     Column("secret", Text, nullable=False),  # sealed
+    Column("watermark", JSON, nullable=False),  # with which it marks: its name and arguments
     Column("public", Boolean, nullable=False),  # whether anyone may ask for its mark
     Column("created", UtcTime, nullable=False),
     Column("not_before", UtcTime, nullable=False),

@@ -5,9 +5,9 @@ Everything here is called from several threads at once, never from the event loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from caw.checks import require_bool, require_int, require_number
 
@@ -17,10 +17,14 @@ Ending = Literal["complete", "cancelled", "failed"]
 
 @dataclass(frozen=True)
 class MarkKey:
-    """A key that marks, or did once. id: names it in receipts and reports, and says nothing of it."""
+    """A key that marks, or did once. id: names it in receipts and reports, and says nothing of it.
+
+    watermark: with which it marks, as `caw.watermarks.registry.said_of` tells it; empty = the server's.
+    """
 
     id: str
     key: Key = field(repr=False)
+    watermark: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

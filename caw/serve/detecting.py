@@ -132,12 +132,12 @@ class Detection:
 
     def _search(self, tenant: Tenant | None) -> KeySearch | None:
         """The keys of an asker, made ready; None without any."""
-        keys = {key.id: key.key for key in self.directory.detection_keys(tenant)}
+        keys = {key.id: key for key in self.directory.detection_keys(tenant)}
         who, names = None if tenant is None else tenant.id, tuple(keys)
         with self._lock:
             known, search = self._ready.pop(who, ((), None))
             if known != names or search is None:
-                marks = {name: self.planned.watermark.with_key(key) for name, key in keys.items()}
+                marks = {name: self.planned.mark_of(key) for name, key in keys.items()}
                 search = KeySearch(self.planned.tokenizer, marks, LEVEL) if marks else None
             self._ready[who] = (names, search)
             if len(self._ready) > KEPT:

@@ -19,9 +19,12 @@ from caw.found.selection import weakest
 from caw.found.trial import Trial, check_markable
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
+from caw.serve.contracts import MarkKey
+from caw.serve.errors import ApiError
 from caw.serve.settings import ServerSettings
 from caw.settings import Settings
 from caw.watermarks import Watermark
+from caw.watermarks.registry import reads_alike, watermark_from
 
 
 class Planned:
@@ -51,7 +54,7 @@ class Planned:
         positions = facts.positions or settings.max_length
         self.max_length = min(settings.max_length, positions)
         # nobody's key: a text whose own was forgotten would be found by no one, rather than by another tenant
-        nobodys = watermark.with_key(secrets.randbits(64)).with_vocabulary(facts.vocab_size)
+        nobodys = watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size)
         self.watermark = check_markable(nobodys)
         policy = check_arguments(facts, tokenizer, self.watermark, policy, None)
         check_strong(policy)
@@ -69,6 +72,17 @@ class Planned:
         work = Workload(self.settings.batch, self.max_length, limits)
         own = Settings(max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile)
         return make_plan(self.facts, self.watermark, self.policy, own, work)
+
+    def mark_of(self, key: MarkKey) -> Watermark:
+        """The watermark of a key, whether this server marks with it or not."""
+        if not key.watermark:
+            return self.watermark.with_key(key.key)
+        return watermark_from(key.watermark, key.key).with_vocabulary(self.facts.vocab_size)
+
+    def check_key(self, key: MarkKey) -> None:
+        """Raise ApiError for a key whose texts this server would mark otherwise than detection expects."""
+        if key.watermark and not reads_alike(self.watermark, self.mark_of(key)):
+            raise ApiError(503, "this API key's texts are marked otherwise than this server does; ask its operator")
 
     def attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
         """How a text is tested at a level, and made again unless `once`."""

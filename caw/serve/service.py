@@ -95,6 +95,7 @@ class Service:
         self._check_room(asked.count * count_prompts(asked))
         prompts = await self.threaded(self.prompts.read, asked)
         most = self._budget(asked, prompts)
+        self.planned.check_key(tenant.key)
         marking = marking_of(
             tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark, json=asked.json_mode
         )

@@ -77,6 +77,55 @@ def test_a_key_in_use_is_taken_over(caw: Any) -> None:
     opened.close()
 
 
+def test_texts_are_tested_under_the_keys_of_a_registry(caw: Any, model: str, tmp_path: Path) -> None:
+    """A key says how: no watermark option is given. Old keys read, waiting ones and other tenants' do not."""
+    options = ("--watermark", "kgw", "--gamma", "0.5", "--key-env", "OLD")
+    old = caw("keys", "create", "acme", *options, OLD="7").stdout.split()[2]
+    caw("keys", "rotate", "acme")
+    caw("keys", "create", "acme", "--from", "2090-01-01")
+    exp = caw("keys", "create", "globex", "--watermark", "exp").stdout.split()[2]
+    assert [r["watermark"]["name"] for r in listed(caw)] == ["kgw", "kgw", "exp", "kgw"]
+    text = caw("generate", "--model", model, "--gamma", "0.5", "--policy", "fixed", "--max-new-tokens", "120",
+               "--prompt", "the sky", CAW_KEY="7").stdout.removesuffix("\n")  # fmt: skip
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text("".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in enumerate((text, "people " * 9, 5))))
+    asked = ("detect", "--tokenizer", model, "--input", str(lines), "--registry", caw.url)
+    done = caw(*asked, "--json")
+    marked, plain = (json.loads(line) for line in done.stdout.splitlines())
+    assert done.exit_code == 1 and "line 3" in done.stderr, "a line without a text"
+    [match] = marked["matches"]
+    assert marked["is_watermarked"] and match["key_id"] == old and match["watermark"] == "kgw" and marked["keys"] == 3
+    assert marked["p_value"] == pytest.approx(1 - (1 - match["p_value"]) ** 3, rel=1e-6)
+    assert not plain["is_watermarked"] and plain["matches"] == []
+    shown = caw(*asked, "--tenant", "acme").stdout
+    assert old in shown and "too short" in shown and "1 of 2 texts are watermarked" in shown
+    only = caw("detect", "--tokenizer", model, "--text", text, "--registry", caw.url, "--tenant", "globex")
+    assert only.exit_code == 0 and "no watermark found" in only.stdout and "1 key tried" in only.stdout
+    assert exp not in only.stdout
+    for strange, said in (
+        (("--gamma", "0.5"), "got --gamma as well"), (("--regions",), "got --regions as well"),
+        (("--key", "7"), "got --key or CAW_KEY as well"), (("--tenant", "nobody"), "tenant 'nobody', found none"),
+    ):  # fmt: skip
+        assert_refused(caw(*asked, *strange), said)
+    assert_refused(caw("detect", "--text", "x", "--tenant", "acme"), "expected a registry, got none")
+
+
+def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
+    """Before a model is loaded, which this one could not be."""
+    caw("keys", "create", "acme", "--watermark", "exp", "--top-k-exp", "3")
+    caw("keys", "create", "acme", "--from", "2090-01-01")
+    serve = ("serve", "--model", "no-such-model", "--registry", caw.url)
+    said = caw(*serve, "--policy", "fixed").stderr
+    assert "marking with exp (top_k 3)" in said and "will mark with KGW(" in said and "from 2090-01-01" in said
+    assert (
+        "marking with exp (top_k 5)"
+        in caw(*serve, "--policy", "fixed", "--watermark", "exp", "--top-k-exp", "5").stderr
+    )
+    assert_refused(caw(*serve, "--watermark", "kgw"), "one server marks with one watermark, got KGW(")
+    caw("keys", "create", "globex")
+    assert_refused(caw(*serve), "one server marks with one watermark, got EXP(")
+
+
 def test_rules_and_resealing(caw: Any) -> None:
     caw("keys", "create", "acme")
     said = caw("keys", "rules", "acme", "--found-at", "1e-4", "--exempt-tools")

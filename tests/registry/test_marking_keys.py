@@ -12,7 +12,7 @@ from registry.conftest import START, Clock
 from caw.registry import Registry, open_registry
 from caw.registry.marking_keys import current
 from caw.registry.master_key import MasterKeys
-from caw.watermarks import KGW
+from caw.watermarks import EXP, KGW, SynthID
 from caw.watermarks.keys import key_id
 
 HOUR = timedelta(hours=1)
@@ -119,6 +119,33 @@ def test_a_secret_moved_to_another_row_does_not_open(registry: Registry, tmp_pat
         connection.execute("UPDATE caw_marking_keys SET secret = ? WHERE id = ?", (*stolen, two.id))
     with pytest.raises(ValueError, match=f"marking key {two.id} of evil does not open"):
         secret_of(registry, two.id)
+
+
+def test_a_key_keeps_its_watermark_for_good(registry: Registry, clock: Clock, tmp_path: Path) -> None:
+    """Rotation keeps it, and who changes it in the database closes the key: texts would be tested otherwise."""
+    mark = EXP(key=0, top_k=3, context_width=2)
+    first = registry.marking.create("acme", key=5, watermark=mark)
+    clock.later(hours=1)
+    _, second = registry.marking.rotate("acme")
+    other = registry.marking.create("globex", key=6)
+    found = registry.marking.watermarks()
+    assert found[first.id] == mark.with_key(5) and found[second.id] == mark.with_key(secret_of(registry, second.id))
+    assert found[other.id] == KGW(key=6) and set(registry.marking.watermarks("acme")) == {first.id, second.id}
+    with pytest.raises(ValueError, match="expected marking keys of tenant 'nobody', found none"):
+        registry.marking.watermarks("nobody")
+    foreign = KGW(key=1, format="transformers", vocab_size=500)
+    for number in range(8):  # half of the keys of 64 bits are none of theirs
+        assert registry.marking.create(f"other-{number}", watermark=foreign).watermark["vocab_size"] == 500
+    with pytest.raises(ValueError, match=r"keys below 2\*\*63"):
+        registry.marking.create("acme", key=1 << 63, watermark=foreign)
+    text = registry.marking.create("acme", key="text", watermark=SynthID(key=1, depth=5))
+    assert registry.marking.watermarks()[text.id] == SynthID(key="text", depth=5)
+    with pytest.raises(ValueError, match="vocab_size"):
+        registry.marking.create("acme", watermark=KGW(key=1, format="transformers"))
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        connection.execute('UPDATE caw_marking_keys SET watermark = \'{"name":"kgw"}\' WHERE id = ?', (first.id,))
+    with pytest.raises(ValueError, match=f"marking key {first.id} of acme does not open"):
+        registry.marking.watermarks("acme")
 
 
 def test_master_keys_rotate(registry: Registry, masters: MasterKeys, url: str) -> None:

@@ -52,7 +52,7 @@ def unmarked() -> list[str]:
 def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
     id = KGW(key=7).key_id
     given = [(texts[0], None), (texts[1], None), (texts[2], id), ("1 2 3", None), ("1 2 3", "ffffffff")]
-    report = make_report(registry, words, KGW(key=0), unmarked(), given)
+    report = make_report(registry, words, unmarked(), given)
     ours, other = report.keys
     assert (ours.id, ours.marked, other.marked, report.strangers) == (id, 3, 0, 2)
     assert report.unmarked_texts == {"tool call": 1} and report.chain.begun == 4
@@ -69,8 +69,8 @@ def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
 def test_keys_that_mark_no_more_on_demand(registry: Registry, texts: list[str]) -> None:
     registry.marking.revoke(KGW(key=7).key_id)
     given = [(texts[0], None)]
-    assert [key.tenant for key in make_report(registry, words, KGW(key=0), unmarked()[:9], given).keys] == ["globex"]
-    both = make_report(registry, words, KGW(key=0), unmarked()[:9], given, every=True)
+    assert [key.tenant for key in make_report(registry, words, unmarked()[:9], given).keys] == ["globex"]
+    both = make_report(registry, words, unmarked()[:9], given, every=True)
     assert {(key.tenant, key.state, key.marked) for key in both.keys} == {
         ("acme", "revoked", 1),
         ("globex", "valid", 0),
@@ -84,12 +84,12 @@ def test_a_log_that_was_changed_is_not_reported_on(registry: Registry, texts: li
         at = tables.receipts.c.sequence == 3
         connection.execute(tables.receipts.update().where(at).values(digest="0" * 64))
     with pytest.raises(ValueError, match="line 3 of the receipts: expected the digest of its entry"):
-        make_report(registry, words, KGW(key=0), unmarked()[:9], [])
+        make_report(registry, words, unmarked()[:9], [])
 
 
 def test_the_page_shows_names_as_text(registry: Registry, texts: list[str]) -> None:
     registry.receipts.begin(begun("x", key_id="", unmarked="<b>bold</b> {{ 7 * 7 }}"))
-    shown = page(make_report(registry, words, KGW(key=0), unmarked()[:9], [(texts[0], None)]))
+    shown = page(make_report(registry, words, unmarked()[:9], [(texts[0], None)]))
     assert "&lt;b&gt;bold&lt;/b&gt; {{ 7 * 7 }}" in shown and "<b>bold" not in shown
     assert "default-src &#39;none&#39;" in shown or "default-src 'none'" in shown
     assert "was not measured" in shown  # globex has no marked texts

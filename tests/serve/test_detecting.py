@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import openai
 import pytest
 from serve.serving import DIRECTORY, KEY, MARK, OTHER, Directory, Running, alone, parts, running
 from serve.test_answering import post
@@ -16,6 +17,7 @@ from caw.serve import rates
 from caw.serve.contracts import MarkKey, Tenant
 from caw.serve.detecting import MOST_PUBLIC
 from caw.serve.rates import Rates, asker_of
+from caw.watermarks.registry import said_of
 
 UNMARKED = "a text that nobody marked, about small models and blue skies and few words. " * 6
 
@@ -94,6 +96,25 @@ def test_the_public_cannot_fill_the_queue(served: Running, monkeypatch: pytest.M
 )  # fmt: skip
 def test_who_has_one_address_of_ipv6_has_many(address: str, asker: str) -> None:
     assert asker_of(address) == asker
+
+
+def test_keys_of_other_watermarks_are_read_and_do_not_mark() -> None:
+    """A tenant's old key was of Unigram; a tenant whose key is of it now is refused: nothing leaves unfindable."""
+    one = caw.Unigram(key=9)
+    text = caw.generate(*parts(), "the sky", watermark=one, max_new_tokens=200, progress=False).texts[0]
+
+    @dataclass
+    class Mixed(Directory):
+        def detection_keys(self, tenant: Tenant | None) -> tuple[MarkKey, ...]:
+            return (MarkKey("k1", KEY, said_of(caw.KGW(key=0, delta=1.0))), MarkKey("one list", 9, said_of(one)))
+
+    tenants = DIRECTORY.tenants | {"lists": Tenant("lists", MarkKey("one list", 9, said_of(one)))}
+    with running(directory=Mixed(tenants)) as served:
+        answer = ask(served, {"text": text})[1]
+        assert [match["key_id"] for match in answer["matches"]] == ["one list"] and answer["keys"] == 2
+        with pytest.raises(openai.InternalServerError, match="marked otherwise than this server does"):
+            served.complete("the sky", key="lists", max_tokens=5)
+        assert served.complete("the sky", max_tokens=5).choices[0].text and len(served.log.begun) == 1
 
 
 def test_who_has_a_wrong_key_is_not_the_public(served: Running) -> None:

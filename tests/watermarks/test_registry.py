@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import caw
-from caw.watermarks.registry import WATERMARKS, watermark_arguments, watermark_class, watermark_name
+from caw.watermarks.registry import (
+    WATERMARKS,
+    reads_alike,
+    said_of,
+    watermark_arguments,
+    watermark_class,
+    watermark_from,
+    watermark_name,
+)  # fmt: skip
 
 
 def test_every_watermark_has_a_name() -> None:
@@ -26,3 +36,28 @@ def test_no_detector_reads_what_sets_the_strength(name: str) -> None:
     changed = {argument: {"delta": 7.5, "top_k": 3}[argument] for argument in WATERMARKS[name].strength}
     plain, other = (caw.detect(tokens, None, mark) for mark in (kind(1), kind(1, **changed)))
     assert (plain.p_value, plain.num_scored) == (other.p_value, other.num_scored)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *(watermark_class(name)("secret") for name in WATERMARKS),
+        caw.KGW(key="secret", gamma=0.5, delta=2.5, seeding="selfhash", context_width=3),
+        caw.KGW(key=15485863, format="transformers", vocab_size=500),
+        caw.EXP(key="secret", top_k=3, strength="scale", deduplicate=False),
+    ],
+    ids=repr,
+)
+def test_what_is_said_of_a_watermark_is_all_but_its_key(mark: caw.watermarks.Watermark) -> None:
+    told = json.loads(json.dumps(said_of(mark)))
+    assert watermark_from(told, 5).with_key(mark.key) == mark
+    assert "key" not in told and str(mark.key) not in json.dumps(told)
+
+
+def test_what_strength_and_vocabulary_change_is_read_alike() -> None:
+    one = caw.KGW(key=1)
+    assert reads_alike(one, caw.KGW(key=2, delta=1.0)) and reads_alike(caw.EXP(key=1), caw.EXP(key=1, top_k=3))
+    foreign = caw.KGW(key=1, format="transformers")
+    assert reads_alike(foreign, foreign.with_vocabulary(500))
+    others = [caw.KGW(key=1, gamma=0.5), caw.KGW(key=1, seeding="selfhash"), foreign, caw.Unigram(key=1)]
+    assert not any(reads_alike(one, other) for other in others)

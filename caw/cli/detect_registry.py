@@ -1,0 +1,109 @@
+"""`caw detect --registry`: texts under all keys of a registry, old ones too; a key knows its own watermark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from caw.cli.detect_output import Item
+from caw.cli.errors import complain
+from caw.cli.options import panel
+from caw.cli.registry_options import URL_HELP, opened
+from caw.io.show import format_p
+
+if TYPE_CHECKING:
+    from caw.detection.many_keys import KeySearch, KeySearchResult
+    from caw.watermarks import Watermark
+
+KEYS = "Keys of a service"
+# not CAW_REGISTRY: whoever keeps a registry tests texts under other keys, too
+RegistryUrl = Annotated[
+    str | None, panel(KEYS, f"Test under the marking keys of this registry. {URL_HELP}", "--registry", metavar="URL")
+]
+Tenant = Annotated[str | None, panel(KEYS, "Only under this tenant's keys, old ones too [all].", "--tenant")]
+
+
+def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]) -> dict[str, Watermark]:
+    """What the keys of a registry, or of one tenant, mark with, by key id.
+
+    strangers: options that have no say beside a registry, by name. Raises ValueError for one that is given, and
+    ValueError, OSError or ImportError for a registry that cannot be read, in one sentence.
+    """
+    given = next((name for name, value in strangers.items() if value not in (None, False)), None)
+    if given is not None:
+        raise ValueError(f"keys of a registry say how they are tested, got --{given} as well; leave one of them out")
+    registry = opened(url)
+    try:
+        return registry.marking.watermarks(tenant)
+    finally:
+        registry.close()
+
+
+def search(marks: Mapping[str, Watermark], tokenizer: Any, fpr: float, steps: str | None, prefix: str) -> KeySearch:
+    """The keys, made ready."""
+    from caw.detection.many_keys import KeySearch
+
+    return KeySearch(tokenizer, marks, fpr, normalize=steps or (), prefix=prefix)
+
+
+def test_items(keys: KeySearch, items: Sequence[Item], *, as_json: bool, single: bool) -> int:
+    """Test all items, print what was found; how many could not be tested."""
+    found, bad = [], 0
+    for item, result in _results(keys, items):
+        if isinstance(result, str):
+            bad += 1
+            complain(f"line {item.number}: {result}")
+        elif as_json:
+            print(json.dumps(_line(item, result)), flush=True)
+        else:
+            found.append((item, result))
+    if single:
+        for _, result in found:
+            print(result.message)
+    elif found:
+        _show(found)
+    return bad
+
+
+def _results(keys: KeySearch, items: Sequence[Item]) -> Iterator[tuple[Item, KeySearchResult | str]]:
+    for item in items:
+        try:
+            result = keys(item.content)
+        except (TypeError, ValueError) as error:
+            yield item, str(error)
+            continue
+        assert not isinstance(result, list)
+        yield item, result.error or result
+
+
+def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
+    """What --json prints of one text."""
+    matches = [
+        {"key_id": name, "watermark": own.watermark, "p_value": float(own.p_value), "scored": own.num_scored}
+        for name, own in result.results.items()
+    ]
+    return {
+        "id": item.id, "is_watermarked": result.is_watermarked, "is_undecided": result.is_undecided,
+        "p_value": result.p_value, "fpr": result.fpr, "keys": len(result.p_values), "tokens": result.tokens,
+        "matches": matches, "message": result.message,
+    }  # fmt: skip
+
+
+def _show(found: Sequence[tuple[Item, KeySearchResult]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from caw.io.show import visible
+
+    table = Table("id", "watermarked", "corrected p-value", "keys", "tokens")
+    for item, result in found:
+        verdict = "[green]yes[/]" if result.is_watermarked else "too short" if result.is_undecided else "no"
+        keys = ", ".join(result.matches)
+        table.add_row(Text(visible(str(item.id))), verdict, format_p(result.p_value), keys, str(result.tokens))
+    console = Console()
+    console.print(table)
+    marked, first = sum(result.is_watermarked for _, result in found), found[0][1]
+    said = f"{marked} of {len(found)} texts are watermarked at a false-positive rate of {first.fpr:g} for each text"
+    console.print(f"{said}, all {len(first.p_values)} keys together", highlight=False)
