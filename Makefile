@@ -21,7 +21,7 @@ comma := ,
 export GOMP_SPINCOUNT ?= 3000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve setup test test-fast lint format docs docs-serve clean distclean
+.PHONY: help demo serve setup test test-fast lint audit format docs docs-serve clean distclean
 
 help:
 	@sed -n '1,4s/^# //p' Makefile
@@ -70,6 +70,11 @@ lint: $(TEST_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy caw gates
 	$(BIN)/python lint_imports.py
+
+# known weaknesses of the pinned packages; asks an advisory source in the internet, and fails where it answers nothing
+audit: $(TEST_STAMP)
+	$(BIN)/python -m pip install -q pip-audit
+	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip -r constraints.txt
 
 format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,11 @@
 """What serving costs: tokens for each second of processor time, of `caw serve` and of `caw.iter_generate`.
 
-    python benchmarks/bench_serve.py [--model smollm2-135m] [--texts 64] [--tokens 64] [--rounds 3] [--stream]
+    python benchmarks/bench_serve.py [--model smollm2-135m] [--clients 1 8 32] [--tokens 64] [--rounds 3] [--stream]
 
-Both run in processes of their own with the same prompts, key, policy, batch and threads, and take turns. Counted is the
-time of the processor (user and system, all threads) from the first request to the last answer, of the server's process
-without its clients, and of the library's. Loading and a warm-up come before. The texts of both have to be equal.
+As many clients as the batch has rows ask one text after the other, two each. Both run in processes of their own with
+the same prompts, key, policy, batch and threads, and take turns. Counted is the time of the processor (user and
+system, all threads) from the first request to the last answer, of the server's process without its clients, and of
+the library's. Loading and a warm-up come before. The texts of both have to be equal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-BATCH, KEY = 8, "42"
+KEY, EACH = "42", 2
 LIBRARY = """
 import json, os, sys, time
 import caw
@@ -46,14 +47,20 @@ def prompts_of(count: int) -> list[str]:
     return [f"{i}. Tell me about {topics[i % len(topics)]} in {1 + i // len(topics)} sentences." for i in range(count)]
 
 
-async def ask_all(url: str, name: str, prompts: list[str], tokens: int, stream: bool) -> list[tuple[str, int]]:
-    """Every prompt by a client of its own, all at once."""
+async def ask_all(url: str, prompts: list[str], clients: int, tokens: int, stream: bool) -> list[tuple[str, int]]:
+    """Every prompt, so many clients at once."""
     import openai
 
+    free = asyncio.Semaphore(clients)
+
     async def one(prompt: str) -> tuple[str, int]:
+        async with free:
+            return await ask(prompt)
+
+    async def ask(prompt: str) -> tuple[str, int]:
         options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
         answer: Any = await client.completions.create(
-            model=name, prompt=prompt, max_tokens=tokens, temperature=0, stream=stream, **options
+            model="model", prompt=prompt, max_tokens=tokens, temperature=0, stream=stream, **options
         )
         if not stream:
             return answer.choices[0].text, answer.usage.completion_tokens
@@ -73,11 +80,11 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def start_server(arguments: argparse.Namespace) -> tuple[subprocess.Popen[str], str]:
+def start_server(arguments: argparse.Namespace, clients: int) -> tuple[subprocess.Popen[str], str]:
     """A server's process and its URL."""
     command = [
         sys.executable, "-m", "caw.cli", "serve", "--model", arguments.model, "--port", "0", "--dtype", "float32",
-        "--policy", "fixed", "--batch-size", str(BATCH), "--max-waiting", "10000", "--name", "model",
+        "--policy", "fixed", "--batch-size", str(clients), "--max-waiting", "10000", "--name", "model",
         "--max-length", "512",
     ]  # fmt: skip
     process = subprocess.Popen(command, env={**os.environ, "CAW_KEY": KEY}, stderr=subprocess.PIPE, text=True)
@@ -88,26 +95,26 @@ def start_server(arguments: argparse.Namespace) -> tuple[subprocess.Popen[str], 
     raise SystemExit("the server did not start")
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace, clients: int) -> dict[str, Any]:
     """Tokens for each second of processor time, of both in turns."""
-    prompts = prompts_of(arguments.texts)
+    prompts = prompts_of(EACH * clients)
     script = LIBRARY.format(
-        model=arguments.model, prompts=json.dumps(prompts), tokens=arguments.tokens, batch=BATCH
+        model=arguments.model, prompts=json.dumps(prompts), tokens=arguments.tokens, batch=clients
     )  # fmt: skip
     library = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )  # fmt: skip
-    server, url = start_server(arguments)
+    server, url = start_server(arguments, clients)
     assert library.stdin is not None and library.stdout is not None
     rates: dict[str, list[float]] = {"library": [], "server": []}
     try:
-        asyncio.run(ask_all(url, "model", prompts[:BATCH], arguments.tokens, arguments.stream))
+        asyncio.run(ask_all(url, prompts[:clients], clients, arguments.tokens, arguments.stream))
         for _ in range(arguments.rounds):
             print("go", file=library.stdin, flush=True)
             seconds, texts = json.loads(library.stdout.readline())
             rates["library"].append(sum(made for _, made in texts) / seconds)
             before, started = processor_seconds(server.pid), time.perf_counter()
-            answers = asyncio.run(ask_all(url, "model", prompts, arguments.tokens, arguments.stream))
+            answers = asyncio.run(ask_all(url, prompts, clients, arguments.tokens, arguments.stream))
             wall, used = time.perf_counter() - started, processor_seconds(server.pid) - before
             if [list(pair) for pair in answers] != [list(pair) for pair in texts]:
                 raise SystemExit("the server's texts are not the library's")
@@ -121,22 +128,27 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         server.wait(60)
     ratios = [ours / theirs for ours, theirs in zip(rates["server"], rates["library"], strict=True)]
     return {"rates": rates, "ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios),
-            "stream": arguments.stream, "texts": arguments.texts, "tokens": arguments.tokens}  # fmt: skip
+            "clients": clients}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--texts", type=int, default=64)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--stream", action="store_true", help="every text as a stream")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
-    found = measure(arguments)
-    print(f"server / library: {found['ratio']:.3f} ({found['least']:.3f} to {found['greatest']:.3f})")
+    rows = []
+    for clients in arguments.clients:
+        rows.append(found := measure(arguments, clients))
+        print(f"{clients} clients, server / library: {found['ratio']:.3f} ({found['least']:.3f} to "
+              f"{found['greatest']:.3f})", flush=True)  # fmt: skip
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+        said = {"command": " ".join(["python", "benchmarks/bench_serve.py", *sys.argv[1:]]), "model": arguments.model,
+                "stream": arguments.stream, "tokens": arguments.tokens, "rows": rows}  # fmt: skip
+        arguments.json.write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

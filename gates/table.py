@@ -113,9 +113,9 @@ GATES = (
     Gate(
         "postgres",
         "the registry on a real PostgreSQL, killed and started again",
-        ("caw/registry/*.py", "caw/serve/contracts.py", "tests/registry/*.py"),
+        ("caw/registry/*.py", "caw/serve/*.py", "tests/registry/*.py", "tests/serve/*sieg*.py"),
         tools=("initdb", "pg_ctl"),
-        minutes=2,
+        minutes=3,
     ),
     Gate(
         "browser",

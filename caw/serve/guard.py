@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caw.serve.errors import FORBIDDEN, TOO_LONG, ApiError, encoded
 
+HELD, SMALL = 1 << 26, 1 << 16  # bytes of bodies on their way beyond which only small ones are taken
 DRAINED = 4  # times the limit, up to which a body is read to its end: who is still sending hears of no refusal
 PORT = re.compile(r":[0-9]*$")
 
@@ -23,6 +24,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, most: int, seconds: float, hosts: Collection[str] | None = None) -> None:
         self.app, self.most, self.seconds, self.hosts = app, most, seconds, hosts
+        self.held = 0  # bytes of bodies that have not come whole
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,22 +66,28 @@ class Guard:
         if not announced.isdigit() or int(announced[:20]) > DRAINED * self.most:
             raise too_long
         parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part = message.get("body", b"")
-            size += len(part)
-            whole = not message.get("more_body", False)
-            if size > self.most:
-                parts.clear()
-                if whole or size > DRAINED * self.most:
-                    raise too_long
-            else:
+        size = kept = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                part = message.get("body", b"")
+                size += len(part)
+                whole = not message.get("more_body", False)
+                if size > self.most:
+                    parts.clear()
+                    if whole or size > DRAINED * self.most:
+                        raise too_long
+                    continue
                 parts.append(part)
                 if whole:
                     return b"".join(parts)
+                self.held, kept = self.held + len(part), kept + len(part)
+                if self.held > HELD and size > SMALL:
+                    raise ApiError(503, "too many large requests come at once; try again later", code="queue_full")
+        finally:
+            self.held -= kept
 
 
 async def _refuse(send: Send, error: ApiError) -> None:

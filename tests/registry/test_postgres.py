@@ -29,15 +29,32 @@ from registry.test_receipt_log import test_an_entry_of_a_kind_is_written_once as
 from registry.test_receipt_log import test_kill_9_loses_no_receipt_of_a_sent_text_and_doubles_none as test_kill_9
 from registry.test_receipt_log import test_threads_share_commits_and_make_one_chain as test_threads
 from registry.test_receipt_log import test_two_openings_of_one_database_make_one_chain as test_two_openings
+from serve.test_siege_receipts import model
+from serve.test_siege_receipts import test_keys_rotated_and_revoked_while_requests_run as test_changes_under_load
+from serve.test_siege_receipts import test_two_servers_on_one_registry_one_of_them_killed as test_two_servers
 
 from caw.registry import open_registry
 from caw.registry.master_key import MasterKeys
 
 pytestmark = pytest.mark.gate("postgres")
 __all__ = [
-    "test_api_keys_end", "test_api_keys_rotate", "test_changes_are_seen", "test_entries_are_written_once",
-    "test_keys_rotate", "test_kill_9", "test_many_openings", "test_master_keys", "test_old_keys_are_read",
-    "test_revoked_keys", "test_rules", "test_signers_rotate", "test_threads", "test_two_openings",
+    "model",
+    "test_api_keys_end",
+    "test_api_keys_rotate",
+    "test_changes_are_seen",
+    "test_changes_under_load",
+    "test_entries_are_written_once",
+    "test_keys_rotate",
+    "test_kill_9",
+    "test_many_openings",
+    "test_master_keys",
+    "test_old_keys_are_read",
+    "test_revoked_keys",
+    "test_rules",
+    "test_signers_rotate",
+    "test_threads",
+    "test_two_openings",
+    "test_two_servers",
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import pytest
 from serve.serving import NAME, Kept, Running, alone, running, until
 
 from caw.found.receipts import text_digest
+from caw.serve import guard
 
 ASK: dict[str, Any] = {"model": NAME, "prompt": "the sky", "temperature": 0}
 SENT = {"authorization": "Bearer one", "content-type": "application/json"}
@@ -158,6 +159,22 @@ def test_bodies_that_do_not_say_how_large_they_are_are_refused(served: Running, 
     except OSError:  # closed while we were sending
         assert chunks == 200
     assert b" 413 " in seen or chunks == 200
+
+
+def test_many_large_bodies_at_once_are_refused_and_small_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand strangers who each hold back the last byte of a megabyte would fill a gigabyte."""
+    monkeypatch.setattr(guard, "HELD", 200_000)
+    monkeypatch.setattr(guard, "SMALL", 1000)
+    large = json.dumps({**ASK, "prompt": "x" * 150_000}).encode()
+    with running(max_length=64) as served:
+        assert post(served.port, large)[0] == 400, "too long for the model, not for the guard"
+        holding = socket.create_connection(("127.0.0.1", served.port), timeout=60)
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(large)
+        holding.sendall(head + large[:-1])
+        until(lambda: post(served.port, large)[0] == 503)
+        assert served.complete("the sky", max_tokens=2).choices[0].text
+        holding.close()
+        until(lambda: post(served.port, large)[0] == 400)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,21 @@ def test_paths(server: Besieged, path: str) -> None:
         connection.sendall(server.head(0, path=path).replace(b"POST", b"GET", 1))
         answer = receive(connection)
     assert answer.startswith(b"HTTP/1.1 404") and b"root:" not in answer and b"'49'" not in answer
+
+
+def test_scripts_in_the_page(server: Besieged) -> None:
+    """What is pasted comes back as text, whatever it is."""
+    text = "<script>alert(1)</script>{{ 7 * 7 }}</textarea><img src=x onerror=alert(1)>"
+    body = urllib.parse.urlencode({"text": text, "key": server.keep.tokens["acme"]}).encode()
+    with server.connect() as connection:
+        head = server.head(len(body), path="/").replace(b"application/json", b"application/x-www-form-urlencoded")
+        connection.sendall(head + body)
+        answer = receive(connection)
+    assert answer.startswith(b"HTTP/1.1 200") and b"content-security-policy: default-src 'none'" in answer
+    assert (
+        b"&lt;script&gt;" in answer and b"<script" not in answer and b"<img" not in answer and b"{{ 7 * 7 }}" in answer
+    )
+    assert server.keep.tokens["acme"].encode() not in answer
 
 
 # Many -----------------------------------------------------------------------------------------------------------------
