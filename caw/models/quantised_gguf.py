@@ -14,6 +14,7 @@ import torch
 
 from caw import ops
 from caw.models.gguf_file import PLAIN, GGUFFile, TensorInfo
+from caw.models.huge_pages import HugePages
 from caw.models.messages import one_sentence
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
 from caw.ops_ref.block_types import BLOCK_TYPES
@@ -72,6 +73,7 @@ class _Filler:
         heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
         self.heads = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads or heads} if turned else {}
         self._packed: dict[str, torch.Tensor] = {}
+        self._pages = HugePages()
 
     def fill(self, model: Any) -> None:
         for name, module in list(model.named_modules()):
@@ -137,7 +139,8 @@ class _Filler:
             return module
         if info.name not in self._packed:
             rows = self._in_order(weight, self.file.array(info))
-            self._packed[info.name] = ops.pack_blocks(torch.from_numpy(rows), info.kind, self.fast)
+            packed = ops.pack_blocks(torch.from_numpy(rows), info.kind, self.fast)
+            self._packed[info.name] = self._pages.place(packed)
         packed = self._packed[info.name]
         if isinstance(module, torch.nn.Embedding):
             return QuantisedEmbedding(packed, outputs, inputs)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from caw import ops
+from caw.models.huge_pages import HugePages
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
 from caw.ops_ref.block_types import UNIT
 
@@ -23,6 +24,7 @@ def quantise(model: Any, weights: str) -> Any:
     Equal tables stay one. Layers whose rows are no multiple of 32 stay as they are.
     """
     done: dict[int, torch.Tensor] = {}
+    pages = HugePages()
     for name, module in list(model.named_modules()):
         if type(module) not in (torch.nn.Linear, torch.nn.Embedding) or module.weight.shape[1] % UNIT:
             continue
@@ -30,7 +32,7 @@ def quantise(model: Any, weights: str) -> Any:
         outputs, inputs = weight.shape
         if weight.data_ptr() not in done:
             kind = Q8_0 if weights == "int8" or isinstance(module, torch.nn.Embedding) else Q4_1
-            done[weight.data_ptr()] = ops.pack_blocks(blocks_of(weight.data.float(), kind), kind)
+            done[weight.data_ptr()] = pages.place(ops.pack_blocks(blocks_of(weight.data.float(), kind), kind))
         packed, bias = done[weight.data_ptr()], getattr(module, "bias", None)
         made = (
             QuantisedEmbedding(packed, outputs, inputs)
