@@ -235,6 +235,7 @@ static void linear(const void* x, int64_t rows, int64_t padded, const void* weig
       const int64_t width0 = std::min(rows - m, kSide), width1 = std::min(rows - m - width0, kSide);
       if (width0 != set0 || width1 != set1) {
         const Palette palette(width0, width1);
+        asm volatile("" : : "r"(&palette) : "memory");  // GCC's intrinsic declares only 8 bytes that it reads
         _tile_loadconfig(&palette);
         set0 = width0, set1 = width1;
       }
