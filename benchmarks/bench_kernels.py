@@ -30,8 +30,10 @@ import torch
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from kernel_smoke import Made, flat, moved, small_calls
+from product_sides import product_sides
 
 from caw import ops
 from caw.decoding.forward import flash_decoding
@@ -154,6 +156,18 @@ def topk_case(rows: int, vocab_size: int, device: str, dtype: torch.dtype, smoke
     return Case(name, bytes_moved, sides, lambda: topk_softmax_ref(data[0], 100)[0], "exact", aim, len(data))
 
 
+def product_case(rows: int, outputs: int, size: int, device: str, dtype: torch.dtype, smoke: bool) -> Case:
+    """A product of few rows."""
+    bytes_moved, kind = outputs * size * dtype.itemsize, str(dtype).removeprefix("torch.")
+    data = copies_of(lambda: torch.randn(outputs, size, device=device).to(dtype), bytes_moved, smoke)
+    x = torch.randn(rows, size, device=device).to(dtype)
+    return Case(
+        f"product of {rows} rows, {outputs} outputs of {size} {kind}", bytes_moved, product_sides(x, data, smoke),
+        lambda: small_linear_ref(x, data[0]), "float32" if dtype == torch.float32 else f"attention/{kind}",
+        "80 % of the copy bandwidth", len(data),
+    )  # fmt: skip
+
+
 def tail_case(batch: int, device: str, smoke: bool, layers: int = 32, heads: int = 32, dim: int = 128) -> Case:
     """Evaluator, strength, selection and commit of one step."""
     classes, hidden, size = 11, 128, 64
@@ -214,6 +228,7 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
         yield attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True)
         yield topk_case(2, 1000, device, torch.float32, True, "")
         yield tail_case(1, device, True, layers=2, heads=2, dim=16)
+        yield product_case(2, 40, 70, device, torch.float32, True)
         yield from (small_case(made, device) for made in small_calls())
         return
     half = torch.float16
@@ -223,6 +238,8 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
     ):  # fmt: skip
         yield topk_case(rows, vocab_size, device, dtype, False, aim)
     yield from (tail_case(b, device, False) for b in (1, 8, 32))
+    for rows, outputs, size in ((1, 12288, 4096), (8, 12288, 4096), (1, 4096, 11008), (32, 4096, 11008)):
+        yield product_case(rows, outputs, size, device, half, False)
     for b, h, hk in ((1, 32, 32), (8, 32, 8), (32, 32, 8)):
         for size in (512, 2048, 8192):
             for slots in (1, 2, 8):

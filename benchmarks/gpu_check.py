@@ -107,7 +107,7 @@ def tests(place: Place) -> Part:
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
     environment = {"CAW_REQUIRE_GPU": "1"} if place.arch else {"TRITON_INTERPRET": "1"}
-    return Part("tests", 80, [*found, *files], 10, environment, needs=(*LIBRARY, "pytest", "hypothesis"))
+    return Part("tests", 68, [*found, *files], 10, environment, needs=(*LIBRARY, "pytest", "hypothesis"))
 
 
 def sanitizers(place: Place) -> list[Part]:
@@ -124,7 +124,8 @@ def kernels(place: Place) -> list[Part]:
     """A part for each kind, so that a kernel that brings the device down takes no other kind along."""
     found = []
     for name, only, seconds, lines in (("topk", "top-100", 14, 7), ("tail", "evaluate", 12, 6),
-                                       ("attention", "attention b", 40, 14), ("flex", "", 30, 4)):  # fmt: skip
+                                       ("product", "product of", 22, 5), ("attention", "attention b", 40, 14),
+                                       ("flex", "", 20, 4)):  # fmt: skip
         size = place.choose("--rounds", "10", rehearsed=("--smoke", "--device", "cpu", "--rounds", "2"))
         which = ["--only", only] if only else ["--flex"]
         out = ["--out", str(place.out / f"kernels_{name}.json")]

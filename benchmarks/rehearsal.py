@@ -3,7 +3,7 @@
     python benchmarks/rehearsal.py benchmarks/bench_kernels.py --smoke --device cpu
     python benchmarks/rehearsal.py -m caw.cli benchmark --shapes tiny --device cpu --tokens 3 --no-memory
 
-Operators that have a Triton kernel take it on CPU tensors too, the compiled layers of a CPU stay out, and the clocks
+Operators that have a Triton kernel take it on CPU tensors too, layers and products are those of a GPU, and the clocks
 count kernel launches, so that no figure can be mistaken for a time.
 """
 
@@ -63,6 +63,7 @@ def as_on_a_gpu(clock: Launches) -> Any:
     from caw import _ext, ops
     from caw.cost import timing
     from caw.decoding import plan
+    from caw.decoding.forward import fused_layers
 
     compiled = torch.compile
     torch.compile = lambda f=None, **options: compiled(f, **{**options, "backend": "eager"})  # minutes otherwise
@@ -75,6 +76,7 @@ def as_on_a_gpu(clock: Launches) -> Any:
     for module in modules.values():
         module.launch = clock.counted(module.launch)
     _ext.WHY_MISSING = "a GPU has no use for the CPU's layers"
+    fused_layers.on_gpu = lambda tensor: True
     real = plan.will_capture
     plan.will_capture = lambda *args: real(*args[:-1], True if args[-1] is None and args[-2] else args[-1])
     timing.clock_for = lambda device, threads: ("kernel launches, no time: a rehearsal", clock)

@@ -17,9 +17,9 @@ import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps
 from caw.triton_kernels.sibling_attention import attend_prefix, log2_scores, prefix_bounds
-from caw.triton_kernels.small_linear import MAX_ROWS, product
+from caw.triton_kernels.small_linear import MAX_ROWS, product, start_early
 
 MAX_CANDIDATES = 32
 MAX_DIM = 256
@@ -28,8 +28,9 @@ MAX_WIDTH = 16384
 
 @triton.jit
 def _norm_kernel(x_ptr, weight_ptr, out_ptr, clear_ptr, width, clear, eps,
-                 BLOCK_E: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+                 OVERLAP: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """One row, x / rms(x) * weight, rounded once; the first program also clears `clear` counters."""
+    start_early(OVERLAP)
     i_r = tl.program_id(0).to(tl.int64)
     o_e = tl.arange(0, BLOCK_E)
     m_e = o_e < width
@@ -52,7 +53,8 @@ def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float, clear: torch.Tens
         _norm_kernel,
         (rows,),
         {"x_ptr": x, "weight_ptr": weight, "out_ptr": out, "clear_ptr": out if clear is None else clear,
-         "width": width, "clear": 0 if clear is None else clear.numel(), "eps": eps, "BLOCK_E": block, "BLOCK_C": 256},
+         "width": width, "clear": 0 if clear is None else clear.numel(), "eps": eps,
+         "OVERLAP": overlaps(x), "BLOCK_E": block, "BLOCK_C": 256},
         num_warps=min(max(block // 512, 1), 16),
     )  # fmt: skip
     return out.to(x.dtype)
@@ -106,9 +108,11 @@ def _layer_attention_kernel(
     stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
     slot, kv_heads, group, candidates, splits, size, window, eps, scale,
     D: tl.constexpr, ONE_PART: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr,
+    OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output."""
+    start_early(OVERLAP)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
     i_bh = tl.program_id(1)
     i_s = tl.program_id(2)
@@ -226,6 +230,7 @@ class LayerAttention:
                 "candidates": candidates, "splits": self.splits, "size": self.size, "window": window or 0,
                 "eps": eps, "scale": scale, "D": self.dim, "ONE_PART": self.one_part,
                 "HAS_WINDOW": window is not None, "HAS_NORM": bool(norms), "UPCAST": INTERPRETED,
+                "OVERLAP": overlaps(qkv),
                 "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
             },
             num_warps=blocks.num_warps,

@@ -5,6 +5,7 @@ types, their divisibility) and compile that without a GPU.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 # streaming multiprocessors a grid should fill: H100 and H200 have 132. A constant, because asking the driver would tie
 # the number of splits, and with it the rounding, to the card, and fails where there is none.
 SM_COUNT = 132
+# whether the kernels of a layer start while the one before still runs (programmatic dependent launch, from compute
+# capability 9.0 on), fetch weights into the second-level cache, and only then wait for it
+OVERLAP: bool = os.environ.get("CAW_OVERLAP") == "1" and not INTERPRETED
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ def launch(kernel: Any, grid: Sequence[int], arguments: dict[str, Any], **option
     Fused multiply-add is on unless the options say otherwise: Triton's own default changes with its version.
     """
     options.setdefault("enable_fp_fusion", True)
+    if arguments.get("OVERLAP"):  # such a kernel waits by itself; any other must not start early
+        options["launch_pdl"] = True
     if not all(grid):  # nothing to do: a batch of zero, which CUDA refuses as a grid
         return
     recorder = _recorder.get()
@@ -58,6 +64,11 @@ def launch(kernel: Any, grid: Sequence[int], arguments: dict[str, Any], **option
         recorder.append(Launch(kernel, tuple(grid), arguments, options))
         return
     kernel[tuple(grid)](**arguments, **options)
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether kernels on this tensor's device are to overlap; on the meta device as on one that can."""
+    return OVERLAP and (tensor.is_meta or torch.cuda.get_device_capability(tensor.device) >= (9, 0))
 
 
 def check(condition: bool, expected: str, found: Any, remedy: str) -> None:
@@ -112,6 +123,7 @@ def cdiv(a: int, b: int) -> int:
 __all__ = [
     "FLOATS",
     "INTERPRETED",
+    "OVERLAP",
     "SM_COUNT",
     "Launch",
     "cdiv",
@@ -120,5 +132,6 @@ __all__ = [
     "check_tensor",
     "launch",
     "next_power_of_2",
+    "overlaps",
     "recorded",
 ]

@@ -16,10 +16,29 @@ import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.block_sizes import product_blocks, product_rows
-from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch
+from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
 MAX_PARTS = 3
+FETCHED = tl.constexpr(8)  # 128-byte lines of each row: 1 KiB, some 10 MiB of all programs together
+
+
+@triton.jit
+def start_early(OVERLAP: tl.constexpr):
+    """Let the next kernel start, then wait until the one before has ended and its memory can be read."""
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def _fetch(w_ptr, o_w, m_o, K, LINE: tl.constexpr):
+    """Ask for the first FETCHED cache lines of each row of weights; LINE: elements in one."""
+    o_k = tl.minimum(tl.arange(0, FETCHED) * LINE, K - 1)
+    places = (w_ptr + tl.where(m_o, o_w, 0)[:, None] * K + o_k[None, :]).to(tl.int64)
+    asm: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
+    tl.inline_asm_elementwise(asm, "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -45,7 +64,8 @@ def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
     stride_xm, rows, K, outputs0, outputs1, outputs2, width,
     PARTS: tl.constexpr, GATED: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN_K: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_O outputs of one of PARTS weights, or of both where GATED, for BLOCK_M rows. BIASES: bit i, has one."""
     o_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # fastest: row blocks share their weights in L2
@@ -67,6 +87,11 @@ def _product_kernel(
     m_o = o_o < outputs
     o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
 
+    if OVERLAP:
+        _fetch(w_ptr, o_w, m_o, K, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+        if GATED:
+            _fetch(w1_ptr, o_w, m_o, K, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+    start_early(OVERLAP)
     acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
     if GATED:
         gate = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
@@ -125,7 +150,7 @@ def product(
             "stride_xm": x.stride(0), "rows": rows, "K": size, "width": width,
             "PARTS": len(weights), "GATED": gated, "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
-            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED,
+            "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "OVERLAP": overlaps(x),
             "BLOCK_M": block_m, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,
         },
         num_warps=blocks.num_warps,

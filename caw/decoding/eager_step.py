@@ -62,8 +62,10 @@ class EagerStep(Step):
             # leave out finished sequences, and candidates that no strength can reach
             counts = torch.where(state.active, counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
-                return forward_packed(self.model, cache, candidates, counts, limit)
-        return forward_all(self.model, cache, candidates, self.settings.branching, limit)
+                logits, first = forward_packed(self.model, cache, candidates, counts, limit)
+                return logits.float(), first
+        logits, first = forward_all(self.model, cache, candidates, self.settings.branching, limit)
+        return logits.float(), first
 
     def commit(
         self,

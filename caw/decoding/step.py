@@ -198,7 +198,9 @@ class Step(ABC):
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits float32 [N, V] of the first counts[b] (int64 [B]) candidates [B, Q] of each sequence, or more.
+        """Logits [N, V], float32 or in the model's dtype, of the first counts[b] (int64 [B]) candidates [B, Q] of each
+        sequence, or more.
+
 
         Also the row of each sequence's first one, int64 [B]; its others follow.
         """

@@ -109,6 +109,35 @@ def test_reports_follow_the_alignment_of_the_call():
     assert done.stdout.split() == ["False", "True"], done.stderr
 
 
+OVERLAPPED = """
+import triton
+from caw.triton_kernels import aot, aot_configurations
+from triton.backends.compiler import GPUTarget
+call = aot_configurations.layer(1, 2, 576, 9, 3, 1536, 64, aot_configurations.BF16).call
+for launch in aot.record(call):
+    assert launch.options.get("launch_pdl", False) == launch.arguments["OVERLAP"]
+    options = {k: v for k, v in launch.options.items()}
+    ptx = triton.compile(aot.source(launch), target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    start, wait, fetch = (ptx.find(word) for word in
+                          ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "prefetch.global.L2"))
+    read = min(place for place in (ptx.find("ld.global"), ptx.find("cp.async")) if place > 0)
+    print(launch.kernel.__name__, 0 < start < wait < read, fetch >= 0, fetch <= start)
+"""
+
+
+@pytest.mark.gate("aot")
+@pytest.mark.parametrize("overlap", ["1", "0"])
+def test_kernels_of_a_layer_overlap_where_asked(overlap, monkeypatch):
+    """They let the next one start, and read nothing before the one ahead has ended; weights may be fetched early."""
+    monkeypatch.setenv("CAW_OVERLAP", overlap)
+    done = compiled("-c", OVERLAPPED)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert len(lines) == 7, done.stderr
+    for name, waits, fetches, first in lines:
+        assert waits == str(overlap == "1"), name
+        assert (fetches, first) == (str(overlap == "1" and name == "_product_kernel"), "True"), name
+
+
 def test_compiling_in_the_interpreter_is_refused(device):
     from caw.triton_kernels import aot, launching
 

@@ -72,9 +72,10 @@ class FixedStep(Step):
         chosen: torch.Tensor,
         moved: torch.Tensor,
     ) -> None:
+        # in half precision a record takes half the bytes and rounds of bisection, and has the same bits
+        following = following if logits.shape[0] == chosen.shape[0] else self.record(logits, first + chosen)
+        logits = logits.float()
         by_sequence = logits.view(chosen.shape[0], -1, logits.shape[1])
-        if by_sequence.shape[1] > 1:
-            following = self.record(logits, first + chosen)
         if cache.copies == 1:
             cache.commit_step(chosen, moved, state.logits, by_sequence, state.records, following.tensors)
             return

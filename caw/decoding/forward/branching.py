@@ -26,7 +26,7 @@ def forward_candidates(
         limit: places of the cache that any sequence uses; the rest is not read.
 
     Returns:
-        float32 [B, Q, V].
+        [B, Q, V] in the model's dtype.
     """
     if branching == "batch":
         return _forward_batch(model, cache, candidates, limit)
@@ -67,8 +67,8 @@ def forward_packed(
         candidates: int64 [B, Q]. counts: int64 [B] in [0, Q], at least one of them > 0.
 
     Returns:
-        Logits float32 [N, V], N = counts.sum(), and the row of each sequence's first candidate, int64 [B]; meaningless
-        where it has none.
+        Logits [N, V] in the model's dtype, N = counts.sum(), and the row of each sequence's first candidate, int64
+        [B]; meaningless where it has none.
     """
     chosen = torch.arange(candidates.shape[1]) < counts[:, None]
     rows, slots = chosen.nonzero(as_tuple=True)
@@ -81,7 +81,7 @@ def forward_packed(
         caw_layout=Layout(cache, cache.lengths, limit, rows=rows),
     )
     first = (counts.cumsum(dim=0) - counts).clamp_max(rows.shape[0] - 1)
-    return output.logits[:, 0].float(), first
+    return output.logits[:, 0], first
 
 
 def _forward(
@@ -95,4 +95,4 @@ def _forward(
         use_cache=True,
         caw_layout=Layout(cache, lengths, limit),
     )
-    return output.logits.float()
+    return output.logits

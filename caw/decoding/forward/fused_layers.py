@@ -107,7 +107,7 @@ class _Forward:
         if not known or changed or not self.usable:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         assert layout is not None and rotary is not None
-        on_cpu = hidden_states.is_cpu
+        on_cpu = not on_gpu(hidden_states)
         if layout.lengths is not None and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
         if layout.lengths is not None or not on_cpu or layout.cache.prefill_attention != "sdpa":
@@ -161,23 +161,30 @@ def _plain(weight: torch.Tensor) -> bool:
     return own and bool(dtypes_on(weight)) and weight.is_contiguous()
 
 
-def dtypes_on(tensor: torch.Tensor) -> tuple[torch.dtype, ...]:
-    """What the operators take where the tensor is: with the extension on a CPU, by Triton on a GPU.
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Without contents (meta) a tensor stands for one on a GPU: the model of a step is made of such."""
+    return tensor.is_cuda or tensor.is_meta
 
-    Without contents (meta) a tensor stands for one on a GPU: the model of a step is made of such.
-    """
-    if tensor.is_cuda or tensor.is_meta:
+
+def dtypes_on(tensor: torch.Tensor) -> tuple[torch.dtype, ...]:
+    """What the operators take where the tensor is: with the extension on a CPU, by Triton on a GPU."""
+    if on_gpu(tensor):
         return GPU_DTYPES
     return DTYPES if tensor.is_cpu and not ops.missing_extension() else ()
 
 
+def few_enough(x: torch.Tensor) -> bool:
+    """Whether `small_linear` takes as many rows as x [..., K] has."""
+    return not on_gpu(x) or x.numel() <= GPU_ROWS * x.shape[-1]
+
+
 def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
     """Whether Triton's `decoder_layer` takes this step, and attention is not asked of another package."""
-    store = layout.cache.store
+    store = getattr(layout.cache, "store", None)  # none spans several devices
     if layout.cache.kernels.sibling_attention is not ops.sibling_attention or store is None:
         return False
-    dim, rows = store.shape[-1], hidden.shape[0] * hidden.shape[1]
-    return rows <= GPU_ROWS and hidden.shape[2] <= GPU_WIDTH and dim <= GPU_DIM and dim % 2 == 0
+    dim = store.shape[-1]
+    return few_enough(hidden) and hidden.shape[2] <= GPU_WIDTH and dim <= GPU_DIM and dim % 2 == 0
 
 
 def _global_hooks() -> bool:

@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from caw import ops
-from caw.decoding.forward.fused_layers import GPU_ROWS, dtypes_on, fused_forwards
+from caw.decoding.forward.fused_layers import dtypes_on, few_enough, fused_forwards
 
 
 class SmallLinears:
@@ -102,8 +102,7 @@ class _Transposed:
 
 
 def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    few = x.is_cpu or x.numel() <= GPU_ROWS * x.shape[-1]
-    fits = few and weight.dtype in dtypes_on(weight) and weight.dtype == x.dtype
+    fits = few_enough(x) and weight.dtype in dtypes_on(weight) and weight.dtype == x.dtype
     return fits and weight.is_contiguous() and type(weight.data) is torch.Tensor
 
 
