@@ -24,9 +24,10 @@ FORM = "application/x-www-form-urlencoded"
 FIELDS = 8  # of a form; ours has two
 TITLES = {MARKED: "Marked", NONE: "No mark found", SHORT: "Too short to say"}
 WHOLE_STYLE = STYLE + template("caw.serve", "page.css").render()
+# with no referrer at all browsers would send the form as if from nowhere, and the server would take it for a stranger's
 HEADERS = {
     "content-security-policy": content_policy(WHOLE_STYLE, "form-action 'self'", "frame-ancestors 'none'"),
-    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
+    "x-content-type-options": "nosniff", "referrer-policy": "same-origin", "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
 }  # fmt: skip
 

@@ -114,6 +114,7 @@ def test_the_policy_allows_this_style_and_nothing_else(one: Running) -> None:
         "frame-ancestors 'none'",
     }  # fmt: skip
     assert " style=" not in page and "http" not in page.replace("http-equiv", "")
+    assert headers["referrer-policy"] == "same-origin", "browsers hide where a form comes from otherwise"
     assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
 
 
