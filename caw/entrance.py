@@ -66,6 +66,7 @@ def generate(
     on_unfound: OnUnfound = "keep",
     edits: float = 0.0,
     detector: Detector | None = None,
+    speculate: Any = "auto",
     progress: bool = True,
 ) -> GenerationOutput:
     """Generate (watermarked) continuations.
@@ -114,6 +115,8 @@ def generate(
         on_unfound: a text that no attempt made findable is kept, dropped (its text is empty) or raised as a ValueError.
         edits: the text must also be found after this share of its words is deleted, in 0.9 of 50 seeded draws.
         detector: a `caw.detection.Detector` for the test, of the same key; None = `caw.detect` without options.
+        speculate: tokens guessed and checked ahead, which changes no text: "auto" = looked up in prompt and text where
+            it pays, on a CPU; None = none; a number = always so many; or a `Drafter`. See `trace[i].drafts`.
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids
@@ -136,7 +139,7 @@ def generate(
         chat=chat, slots=slots, max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,
         backend=backend, report=report or bar.note, prompt_cache=prompt_cache, mark_eos=mark_eos, found_at=found_at,
         max_attempts=max_attempts, best_of=best_of, select=select, on_unfound=on_unfound, edits=edits,
-        detector=detector,
+        detector=detector, speculate=speculate,
     )  # fmt: skip
     results: dict[int, GenerationResult] = {}
     with bar:
@@ -184,6 +187,7 @@ def iter_generate(
     on_unfound: OnUnfound = "keep",
     edits: float = 0.0,
     detector: Detector | None = None,
+    speculate: Any = "auto",
 ) -> Iterator[GenerationResult]:
     """As `generate`, but yields each sequence as it finishes (not in input order).
 
@@ -196,6 +200,7 @@ def iter_generate(
             mark_eos=mark_eos, return_trace=return_trace, batch_size=batch_size, max_memory=max_memory,
             prefill_attention=prefill_attention, compile=compile, backend=backend, found_at=found_at,
             max_attempts=max_attempts, best_of=best_of, select=select, on_unfound=on_unfound, edits=edits,
+            speculate=speculate,
         )  # fmt: skip
         check_streamer(streamer, prompts)
         row, facts = RowSettings.of(settings), ModelFacts.of(model, tokenizer)

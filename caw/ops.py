@@ -352,10 +352,11 @@ decoder_layer = _register(
     triton="decoder_layer",
 )
 
-# prefill_layer: the same layer of tokens of prompts; keys and values join the cache. CPU only
+# prefill_layer: the same layer of tokens of prompts or drafts; keys and values join the cache. CPU only
 prefill_layer = _register(
     "prefill_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor rows, "
-    "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None) -> Tensor",
+    "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None, "
+    "Tensor? places=None) -> Tensor",
     prefill_layer_ref,
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )

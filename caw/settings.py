@@ -16,6 +16,7 @@ PREFILL_ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
 OnUnfound = Literal["keep", "drop", "raise"]
 MAX_SLOTS = 32
 MAX_ATTEMPTS = 100
+MAX_DRAFTS = 64
 SELECTIONS, ON_UNFOUND = ("weakest", "likeliest"), ("keep", "drop", "raise")
 OF_FOUND = ("max_attempts", "best_of", "select", "on_unfound", "edits")  # what has no effect without found_at
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
@@ -25,8 +26,8 @@ MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy l
 class Settings:
     """Settings of one call; see `caw.iter_generate` for their meaning.
 
-    The text depends on all of them but batch_size, max_memory, prefill_attention, compile and backend, which say how
-    to run (and on those only where rounding does).
+    The text depends on all of them but batch_size, max_memory, prefill_attention, compile, backend and speculate, which
+    say how to run (and on those only where rounding does).
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -55,6 +56,7 @@ class Settings:
     select: str | Callable[..., Any] = "weakest"
     on_unfound: OnUnfound = "keep"
     edits: float = 0.0
+    speculate: Any = "auto"
 
     def __post_init__(self) -> None:
         check_row(self)
@@ -67,6 +69,7 @@ class Settings:
         if not isinstance(self.mark_eos, bool | None):
             raise TypeError(f"mark_eos must be True, False or None, got {shown(self.mark_eos)}; leave it out")
         require_choice("branching", self.branching, BRANCHINGS, "tree")
+        check_speculate(self.speculate)
 
     def untested(self) -> Settings:
         """The same settings for texts that are not tested, as unmarked ones are."""
@@ -78,6 +81,22 @@ class Settings:
         if self.found_at is None:
             return {}
         return {name: getattr(self, name) for name in ("found_at", *OF_FOUND)}
+
+
+def check_speculate(speculate: Any) -> None:
+    """Raise TypeError or ValueError for what can be no source of drafts; whether a model may be one, a plan says."""
+    model = callable(speculate) and hasattr(speculate, "config")
+    if speculate is None or model or callable(getattr(speculate, "follow", None)):
+        return
+    if isinstance(speculate, str):
+        require_choice("speculate", speculate, ("auto",), "auto")
+    elif isinstance(speculate, int) and not isinstance(speculate, bool):
+        require_int("speculate", speculate, 1, MAX_DRAFTS)
+    else:
+        raise TypeError(
+            f"speculate must be 'auto', None, a number of tokens, a drafter or a small model, got "
+            f"{type(speculate).__name__}; leave it out"
+        )
 
 
 def check_found(settings: Settings) -> None:

@@ -376,17 +376,21 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   });
 }
 
-// Row n is the token at positions[n] of the prompt in row rows[n] of the cache, which holds all tokens before it or gets
-// them in this call.
+// Row n is the token at positions[n] of the text in row rows[n] of the cache, which holds all tokens before it or gets
+// them in this call. Its own key and value are kept at places[n]: a candidate beside the one that a draft follows stays out
+// of the way of both.
 Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
     const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
-    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window) {
+    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window,
+    const std::optional<Tensor>& places) {
   Shape at = check(hidden, cos, sin, k_cache, weights);
   at.sequence = integers("rows", rows);
-  at.slot = integers("positions", positions);
+  at.slot = places ? integers("places", *places) : integers("positions", positions);
+  const char* slot_name = places ? "places" : "positions";
+  require_shape("positions", positions, {at.rows});
   require(at.rows == int64_t(at.sequence.size()) && at.rows == int64_t(at.slot.size()),
-      "rows and positions must have an entry for each of hidden's " + std::to_string(at.rows) + " rows, got " +
-          shape_of(rows) + " and " + shape_of(positions));
+      "rows and " + std::string(slot_name) + " must have an entry for each of hidden's " + std::to_string(at.rows) +
+          " rows, got " + shape_of(rows) + " and " + shape_of(places ? *places : positions));
   for (const Tensor* t : {&k_cache, &v_cache})
     require(t->dim() == 4 && t->size(0) == at.batch && t->size(1) == at.kv_heads && t->size(2) == k_cache.size(2) &&
             t->size(3) == at.dim && t->scalar_type() == at.scalar && t->stride(3) == 1,
@@ -394,7 +398,7 @@ Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
   for (size_t r = 0; r < at.sequence.size(); ++r) {
     require(at.sequence[r] >= 0 && at.sequence[r] < at.batch, "rows must be in [0, B), got " +
         std::to_string(at.sequence[r]));
-    require(at.slot[r] >= 0 && at.slot[r] < k_cache.size(2), "positions must be in [0, S), got " +
+    require(at.slot[r] >= 0 && at.slot[r] < k_cache.size(2), std::string(slot_name) + " must be in [0, S), got " +
         std::to_string(at.slot[r]));
   }
   return run(at, hidden, cos, sin, weights, biases, eps, [&](const Tensor& q, const Tensor& k, const Tensor& v) {

@@ -86,6 +86,7 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
 
 Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
     const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
-    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window);
+    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window,
+    const std::optional<Tensor>& places);
 
 }  // namespace caw

@@ -254,6 +254,7 @@ def _short(ratio: float) -> str:
 
 def notes(found: dict[str, Any]) -> list[str]:
     """What the figures belong to, what was not counted, and where sides differ."""
+    from caw.cost.cases import Variant
     from caw.cost.modes import PLAIN
 
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
@@ -268,6 +269,12 @@ def notes(found: dict[str, Any]) -> list[str]:
     plain = [f"{row['peak_bytes'] / 2**20:.0f} MiB" for row in rows if row["mode"] == PLAIN and "peak_bytes" in row]
     if plain:
         lines.append(f"memory: peak over plain's, which is {', '.join(plain)}")
+    lines += [
+        f"{Variant(row['mode'], row['slots']).name}, batch {row['batch']}: {row['tokens_per_pass']:.2f} tokens and "
+        f"{row['rows_per_pass']:.1f} rows a forward, {row['acceptance']:.0%} of drafts right"
+        for row in rows
+        if "tokens_per_pass" in row
+    ]
     preparation = max((row.get("preparation_s", 0.0) for row in rows), default=0.0)
     warm_up = max((row.get("warm_up_s", 0.0) for row in rows), default=0.0)
     lines.append(f"not counted: first runs, up to {warm_up:.1f} s; capturing graphs, up to {preparation:.2f} s a run")

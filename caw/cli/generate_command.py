@@ -93,6 +93,7 @@ def generate(
     max_memory: opt.MaxMemory = None,
     prefill_attention: opt.PrefillAttention = "sdpa",
     compile: opt.Compile = False,
+    speculate: opt.Speculate = "auto",
     dtype: opt.DType = "auto",
     device: opt.Device = None,
     threads: opt.Threads = None,
@@ -149,7 +150,7 @@ def generate(
             chat=chat, mark_eos=marks_eos(mark_eos, mark), return_trace=trace, batch_size=batch_size,
             max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
             found_at=found_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
-            on_unfound=on_unfound,  # type: ignore[arg-type]
+            on_unfound=on_unfound, speculate=opt.parse_speculate(speculate),  # type: ignore[arg-type]
         )  # fmt: skip
         table = found.check_found(settings, mark, how, weights)
         plan = Plan(model, mark, how if mark else None, settings, with_prompt, table)

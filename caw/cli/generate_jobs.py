@@ -8,7 +8,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +238,7 @@ def output_line(job: Job, result: GenerationResult, label: dict[str, Any], with_
             "strength": result.trace.strength,
             "candidates": [list(c) for c in result.trace.candidates],
             "choice": result.trace.choice,
+            **({"drafts": asdict(result.trace.drafts)} if result.trace.drafts is not None else {}),
         }
     return line
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
+from caw.io.show import shown
 from caw.models.device import DTYPES, resolve_device
 from caw.policies.registry import POLICIES, make_policy, policy_name
 from caw.watermarks.registry import WATERMARKS, watermark_class, watermark_name
@@ -125,6 +126,19 @@ MarkEos = Annotated[
 Compile = Annotated[
     bool, panel(RUNNING, "Run the model through torch.compile; preparing it takes a minute.", "--compile")
 ]
+
+Speculate = Annotated[
+    str, panel(RUNNING, "Tokens drafted ahead: auto (where it pays), none or a number; the texts stay the same.")
+]
+
+
+def parse_speculate(text: str) -> str | int | None:
+    """What --speculate says; a number out of range is refused with the other settings."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError(f"--speculate must be auto, none or a number of tokens, got {shown(text)}; leave it out")
+    return int(text)
 
 
 def parse_key(text: str) -> int | str:

@@ -15,7 +15,7 @@ from caw.checks import require_int, require_number
 from caw.cost import peak_memory
 from caw.cost.equality import Check, DifferentTokensError, check_counts, check_tokens
 from caw.cost.machine import about
-from caw.cost.modes import OTHERS, PLAIN, Job, call_of, check_modes
+from caw.cost.modes import DRAFTS, OTHERS, PLAIN, Job, call_of, check_modes
 from caw.cost.subjects import SHAPES, Subject, load_subject, make_prompts
 from caw.cost.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
 from caw.defaults import THETA
@@ -170,6 +170,7 @@ class Case:
         self.calls: dict[Variant, Call] = {}
         self.errors: dict[Variant, str] = {}
         self.warm_up: dict[Variant, float] = {}
+        self.drafts: dict[Variant, dict[str, float]] = {}
         self.checks = self._check()
 
     def variants(self) -> Iterator[Variant]:
@@ -193,6 +194,8 @@ class Case:
                 continue
             self.warm_up[variant] = time.perf_counter() - started
             self.calls[variant] = call
+            if variant.mode.endswith(DRAFTS):
+                self.drafts[variant] = of_drafts(made[variant.name])
         check_counts(made, self.batch, self.settings.tokens)
         checks = check_tokens(self.subject.model, self.prompts, made)
         wrong = [check for check in checks if not check.holds]
@@ -252,6 +255,7 @@ class Case:
                 continue
             row = {**about_case, **figures(times[variant.name], times[base.name], self.batch, tokens)}
             row["warm_up_s"] = self.warm_up[variant]
+            row.update(self.drafts.get(variant, {}))
             if variant in peaks and base in peaks:
                 row["peak_bytes"], row["peak_ratio"] = peaks[variant], peaks[variant] / peaks[base]
             rows.append(row)
@@ -296,6 +300,18 @@ def figures(times: Times, plain: Times, batch: int, tokens: int) -> dict[str, An
         "tokens_per_second": batch * tokens / Summary.of(seconds).median,
         "rounds_ms": [1e3 * seconds for seconds in times.step],
         "preparation_s": scaled(times.preparation, 1.0)["median"],
+    }
+
+
+def of_drafts(made: Made) -> dict[str, float]:
+    """What drafts did, of all sequences together; nothing where there could be none."""
+    passes, drafted = sum(d.passes for d in made.drafts), sum(d.drafted for d in made.drafts)
+    if not passes:
+        return {}
+    return {
+        "tokens_per_pass": sum(map(len, made.tokens)) / passes,
+        "rows_per_pass": sum(d.rows for d in made.drafts) / passes,
+        "acceptance": sum(d.accepted for d in made.drafts) / max(drafted, 1),
     }
 
 

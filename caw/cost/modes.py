@@ -4,6 +4,7 @@ plain                        this library's own unwatermarked decode, which all 
 kgw, unigram, exp            the watermark at full strength
 kgw+entropy                  only where the entropy is above a threshold
 kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
+plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
 transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
 transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
 markllm-kgw                  transformers.generate with MarkLLM's KGW; as-markllm-kgw: ours in its format
@@ -40,7 +41,9 @@ POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
 FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
 OTHERS = ("transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
 OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
-ALL = (*OWN, *OTHERS)
+DRAFTS = "/drafts"
+DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
+ALL = (*OWN, *DRAFTED, *OTHERS)
 # one screen: the paper's figure, its baselines, and what others offer
 DEFAULT = (
     PLAIN, "kgw", "kgw+entropy", "kgw+caw", "kgw+caw/sequential", "kgw+caw/batch", "unigram", "unigram+caw",
@@ -92,8 +95,8 @@ def call_of(mode: str, job: Job) -> Call:
     """The call that generates in this mode."""
     if mode in OTHERS:
         return theirs(job, mode)
-    watermark, policy, branching = parts_of(mode, job)
-    return ours(job, watermark, policy, branching)
+    watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), job)
+    return ours(job, watermark, policy, branching, drafts=mode.endswith(DRAFTS))
 
 
 def parts_of(mode: str, job: Job) -> tuple[Watermark | None, Policy | None, str]:
@@ -117,12 +120,13 @@ def make_watermark(name: str) -> Watermark:
     return watermark_class(name)(KEY, **WATERMARKS[name])
 
 
-def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching: str) -> Call:
+def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching: str, *, drafts: bool = False) -> Call:
     """`caw.generate`, of exactly as many tokens as asked for."""
     looks_ahead = policy is not None and policy.looks_ahead
     fixed: dict[str, Any] = {
         "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(job.prompts),
-        "slots": job.slots if looks_ahead else None, "return_trace": False, "progress": False,
+        "slots": job.slots if looks_ahead else None, "return_trace": drafts, "progress": False,
+        "speculate": "auto" if drafts else None,
     }  # fmt: skip
 
     def call(tokens: int) -> Made:
@@ -131,7 +135,7 @@ def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching
             job.subject.model, job.subject.tokenizer, job.prompts, max_new_tokens=tokens, min_new_tokens=tokens,
             report=watch, **fixed,
         )  # fmt: skip
-        return Made(out.sequences, watch.seconds)
+        return Made(out.sequences, watch.seconds, [t.drafts for t in out.trace or () if t.drafts is not None])
 
     return call
 
@@ -174,7 +178,8 @@ def same_tokens(names: Sequence[str]) -> list[list[str]]:
 
     The others of a group are held against its first.
     """
-    groups = [[PLAIN, "transformers", "transformers-static"]]
+    groups = [[PLAIN, PLAIN + DRAFTS, "transformers", "transformers-static"]]
+    groups += [[w, w + DRAFTS] for w in WATERMARKS]
     groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
     groups += [[name for name in names if name.startswith(f"{w}+caw")] for w in WATERMARKS]
     return [kept for group in groups if len(kept := [name for name in group if name in names]) > 1]

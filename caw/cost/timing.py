@@ -12,16 +12,20 @@ from typing import Any
 
 import torch
 
+from caw.decoding.trace import DraftCounts
+
 Clock = Callable[[], float]
 GRAPH_STEPS = 32  # fewer steps are not captured at all, see `decoding/capture/run_ahead.py`
 
 
 @dataclass
 class Made:
-    """What one call generated: new tokens of each sequence, and seconds of preparation (capturing graphs) in it."""
+    """What one call generated: new tokens of each sequence, seconds of preparation (capturing graphs) in it, and what
+    drafts did for each sequence, where it had any."""
 
     tokens: list[list[int]]
     preparation: float = 0.0
+    drafts: list[DraftCounts] = field(default_factory=list)
 
 
 Call = Callable[[int], Made]  # new tokens per sequence -> what was generated

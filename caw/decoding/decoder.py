@@ -10,7 +10,8 @@ import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.run_ahead import RunAhead
-from caw.decoding.eager_step import EagerStep, StepByStep
+from caw.decoding.drafts.start import make_step
+from caw.decoding.eager_step import StepByStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.small_linears import SmallLinears
@@ -49,15 +50,15 @@ class Decoder:
         facts = plan.facts
         if plan.prompt_cache is not None:
             plan.prompt_cache.bind(model, facts.device, plan.spare_memory)
-        self.step: EagerStep | FixedStep = (FixedStep if plan.captured else EagerStep)(model, plan)
         self.lock, self.attention = model_lock(model), caw_attention(model)
         self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model)
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
             linears = SmallLinears.kept if plan.settings.compile else SmallLinears
             self.linears = linears(model, enabled=plan.kernels.native)
+            self.step, self.undrafted = make_step(model, plan)
         self.cache = (SpreadCache if facts.spread else SiblingCache)(
-            facts.config.num_hidden_layers, plan.batch, plan.capacity, plan.slots, facts.device, plan.copies,
-            plan.kernels, plan.settings.prefill_attention,
+            facts.config.num_hidden_layers, plan.batch, plan.capacity + self.step.beside, plan.slots, facts.device,
+            plan.copies, plan.kernels, plan.settings.prefill_attention,
         )  # fmt: skip
         window = plan.watermark.window if plan.watermark is not None else 0
         room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
@@ -102,7 +103,7 @@ class Decoder:
         """Who calls the step."""
         if isinstance(self.step, FixedStep):
             return RunAhead(self.step, self.state, self.cache, self.report)
-        return StepByStep(self.step, self.state, self.cache)
+        return self.step.caller(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels are launched on the current device, which need not be the model's."""
@@ -131,7 +132,7 @@ class Decoder:
         if plan.watermark is not None and plan.watermark.reads_prompt:
             self.state.set_prompts(places, prompts)
         for number, *row in zip(free, indices, chosen, ends, strict=True):
-            self.rows[number] = ActiveSequence(*row)
+            self.rows[number] = ActiveSequence(*row).counting(self.undrafted)
 
     def _read_again(self) -> None:
         """Where the next token crosses the limit of the rotary embedding, compute all keys and values again."""

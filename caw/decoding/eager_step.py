@@ -80,8 +80,16 @@ class EagerStep(Step):
         changed = (chosen > 0).nonzero()[:, 0]
         if changed.numel():
             following.write(changed, self.record(logits, (first + chosen)[changed]))
-        cache.commit(chosen, moved)
+        self.join(cache, chosen, moved)
         state.advance(moved, logits[first + chosen], following)
+
+    def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
+        """Candidate chosen[b] (int64 [B]) joins the cache where moved (bool [B])."""
+        cache.commit(chosen, moved)
+
+    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
+        """What calls this step."""
+        return StepByStep(self, state, cache)
 
 
 class StepByStep:

@@ -8,6 +8,7 @@ from caw import _ext, ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
 from caw.decoding.capturable import capturable, will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
+from caw.decoding.draftable import most_drafts, why_no_drafts
 from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.plan_defaults import cache_places, candidate_slots, history_needed, marks_eos
@@ -36,6 +37,7 @@ class Plan:
         for, which a prompt cache may want more of.
     limit: length from which the model's rotary embedding changes, if texts may get there: each is then decoded by
         itself. None = they cannot.
+    why_no_drafts: why forwards carry no drafts, "" where they may; see `draftable`.
     captured: whether steps read nothing back from the device, so that CUDA graphs can hold them.
     keep_rows: never drop empty rows, so that row b stays sequence b. keep_mode: compute in the mode the model is in,
         with dropout if that is train mode.
@@ -59,6 +61,7 @@ class Plan:
     reach: int
     limit: int | None
     captured: bool
+    why_no_drafts: str
     keep_rows: bool
     keep_mode: bool
     spare_memory: int | None
@@ -114,12 +117,16 @@ def make_plan(
     copies = slots if settings.branching == "batch" else 1
     reach = positions_back(history, prompt_cache)
     capacity = cache_places(capacity, facts.device, settings.compile)
+    warper = processors or make_warper(limits)
+    captured = will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured)
+    whole = inside_generate or limit is not None
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, whole=whole)
+    carried = slots if undrafted else slots + most_drafts(settings.speculate)
     spare = None
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)
-        needs = decoding_needs(facts, capacity, slots, copies, reach, limit, compiled)
+        needs = decoding_needs(facts, capacity, carried, copies, reach, limit, compiled)
         batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
-    warper = processors or make_warper(limits)
     return Plan(
         facts=facts,
         watermark=watermark,
@@ -137,7 +144,8 @@ def make_plan(
         history=history,
         reach=reach,
         limit=limit,
-        captured=will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured),
+        captured=captured,
+        why_no_drafts=undrafted,
         # dropping empty rows would compile the body again for the smaller batch, which takes a minute
         keep_rows=inside_generate or settings.compile,
         keep_mode=inside_generate,

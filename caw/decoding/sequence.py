@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from caw.decoding.request import Request
-from caw.decoding.trace import SequenceTrace, TokenLogProbs, TokenTrace
+from caw.decoding.trace import DraftCounts, SequenceTrace, TokenLogProbs, TokenTrace
 
 
 @dataclass(eq=False)
@@ -24,6 +24,11 @@ class ActiveSequence:
     log_probs: list[TokenLogProbs] = field(default_factory=list)
     finish_reason: str = ""
     error: str = ""
+
+    def counting(self, why_no_drafts: str) -> ActiveSequence:
+        """Itself, with a trace that counts what drafts do, or says why there are none."""
+        self.trace.drafts = DraftCounts(why_not=why_no_drafts)
+        return self
 
     def add(self, token: int, trace: TokenTrace | None) -> None:
         """Append a token, which may end the text; so does reaching the budget."""

@@ -34,13 +34,15 @@ class Step(ABC):
 
     noise: draws of the sampler, None where no text samples. evaluator: the policy's network on the model's device, None
     if it has none. own_strength: the policy's greatest; max_strength: that times the greatest factor of a text.
+    slots: candidates that one forward carries at most. beside: of them, those that the cache keeps behind drafts.
     """
 
     def __init__(self, model: Any, plan: Plan) -> None:
         self.model, self.plan, self.kernels, self.settings = model, plan, plan.kernels, plan.settings
         self.watermark, self.policy, self.max_strength = plan.watermark, plan.policy, plan.max_strength
-        self.limits, device = plan.limits, plan.facts.device
+        self.limits, self.slots, device = plan.limits, plan.slots, plan.facts.device
         self.loop, self.own_strength = plan.loop, plan.policy.max_strength
+        self.beside = 0
         self.noise = GumbelNoise.on(device, native=plan.kernels.native) if self.limits.samples else None
         self.evaluator = _evaluator_on(device, plan)
 
@@ -93,7 +95,7 @@ class Step(ABC):
         waiting = state.pending >= 0
         counts = torch.where(waiting, 1, ladder.counts)
         most = self.most_candidates(state, ladder, counts)
-        width = min(most, self.plan.slots)
+        width = min(most, self.slots)
         carried = torch.where(waiting[:, None], state.pending[:, None], ladder.candidates[:, :width])
         logits, first = self.forward(state, cache, carried, counts.clamp_max(width))
         following = self.record(logits, first)
@@ -115,17 +117,21 @@ class Step(ABC):
 
     def choose_first(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
         """The choice first; then the forward, of the chosen token alone."""
-        if self.watermark is None:
-            strength = torch.zeros_like(state.pending_strength)
-        else:
-            strength = self.policy.strength(Signals(state.current, state.logits)) * state.factors
-        choice = self.select(ladder, strength)
+        strength, choice = self.choose(state, ladder)
         emitted = state.active.clone()
         capacity = torch.full_like(strength, torch.nan)
         result = self.emit(state, ladder, choice, strength, capacity, emitted, 1)
         logits, first = self.forward(state, cache, result.tokens[:, None], torch.ones_like(choice))
         self.commit(state, cache, logits, first, self.record(logits, first), torch.zeros_like(choice), emitted)
         return result
+
+    def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
+        """(strength, choice) of a position by a policy that needs no look-ahead."""
+        if self.watermark is None:
+            strength = torch.zeros_like(state.pending_strength)
+        else:
+            strength = self.policy.strength(Signals(state.current, state.logits)) * state.factors
+        return strength, self.select(ladder, strength)
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
         return Record(*self.kernels.topk_softmax(logits, RECORD_SIZE, rows))

@@ -31,14 +31,44 @@ class TokenLogProbs:
 
 
 @dataclass
+class DraftCounts:
+    """What drafts did for one text.
+
+    passes: forwards that carried it. rows: its rows in them, candidates and drafts. drafted: rows that were drafts;
+    accepted: those that were right. why_not: why it could have none; empty if it could.
+    """
+
+    passes: int = 0
+    rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    why_not: str = ""
+
+    def add(self, candidates: int, drafted: int) -> None:
+        """One more forward."""
+        self.passes += 1
+        self.rows += candidates + drafted
+        self.drafted += drafted
+
+    @property
+    def acceptance(self) -> float:
+        """Share of drafts that were right; 0 without any."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@dataclass
 class SequenceTrace:
-    """Per-token columns of one sequence, in order; iterating or indexing gives `TokenTrace`s."""
+    """Per-token columns of one sequence, in order; iterating or indexing gives `TokenTrace`s.
+
+    drafts: what they did; it depends on how the text was made, so it is no part of a comparison.
+    """
 
     tokens: list[int] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)
     strength: list[float] = field(default_factory=list)
     candidates: list[tuple[int, ...]] = field(default_factory=list)
     choice: list[int] = field(default_factory=list)
+    drafts: DraftCounts | None = field(default=None, compare=False)
 
     def append(self, token: TokenTrace) -> None:
         self.tokens.append(token.token)
@@ -57,6 +87,11 @@ class SequenceTrace:
 
     def __iter__(self) -> Iterator[TokenTrace]:
         return (self[i] for i in range(len(self)))
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens for each forward that carried the text; 0 where that was not counted."""
+        return len(self) / self.drafts.passes if self.drafts is not None and self.drafts.passes else 0.0
 
     @property
     def single_candidate_share(self) -> float:

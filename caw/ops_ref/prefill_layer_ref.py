@@ -51,6 +51,7 @@ def prefill_layer_ref(
     eps: float,
     scale: float,
     window: int | None = None,
+    places: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One layer of tokens of prompts: `decoder_layer_ref`, whose rows are positions that join the cache.
 
@@ -59,6 +60,8 @@ def prefill_layer_ref(
         k_cache, v_cache: [B, HK, S, D], mutated: keys and values of row n, in the order of hidden, are written to
             [rows[n], :, positions[n]]. What lies before is there already or comes in this call.
         rows, positions: int64 [R * T]. weights, biases, eps, scale, window: as in `decoder_layer_ref`.
+        places: int64 [R * T], where keys and values are written instead of at positions; row n reads what lies before
+            positions[n] all the same.
 
     Returns:
         Shaped as hidden, in its dtype.
@@ -66,7 +69,8 @@ def prefill_layer_ref(
 
     def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(1, 2).flatten(0, 1)[:, :, None] for x in (q, k, v))  # [R * T, heads, 1, D]
-        k_cache[rows, :, positions], v_cache[rows, :, positions] = k[:, :, 0], v[:, :, 0]
+        own = positions if places is None else places
+        k_cache[rows, :, own], v_cache[rows, :, own] = k[:, :, 0], v[:, :, 0]
         mixed = prefix_attention_ref(q, k_cache, v_cache, k, v, positions, rows, scale, window)
         return mixed[:, :, 0].unflatten(0, hidden.shape[:2]).transpose(1, 2)
 

@@ -70,7 +70,10 @@ class Planned:
             strength_factor=self.factor,
         )  # fmt: skip
         work = Workload(self.settings.batch, self.max_length, limits)
-        own = Settings(max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile)
+        # a text may be told between two tokens to be marked or not, and drafts decide several at once
+        own = Settings(
+            max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile, speculate=None
+        )  # fmt: skip
         return make_plan(self.facts, self.watermark, self.policy, own, work)
 
     def mark_of(self, key: MarkKey) -> Watermark:

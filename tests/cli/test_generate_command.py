@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.running import KEY, generate, run
+from cli.running import KEY, assert_refused, generate, run
 from tiny import tiny_tokenizer
 
 import caw
@@ -120,6 +120,7 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "--policy", "logit-delta", "--gap", "3", "--strength", "0.5", "--target", "0.02", "--max-memory", "8GiB",
         "--prefill-attention", "eager", "--compile", "--mark-eos", "--found-at", "0.1", "--max-attempts", "5",
         "--best-of", "2", "--select", "likeliest", "--on-unfound", "drop", "--edits", "0.2",
+        "--speculate", "7",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert callable(seen.pop("report"))
@@ -132,5 +133,14 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "seed": 3, "branching": "batch", "batch_size": 4, "stop": ("x", "y"), "return_trace": True,
         "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
         "mark_eos": True, "chat": True, "slots": None, "backend": None, "found_at": 0.1, "max_attempts": 5,
-        "best_of": 2, "select": "likeliest", "on_unfound": "drop", "edits": 0.2,
+        "best_of": 2, "select": "likeliest", "on_unfound": "drop", "edits": 0.2, "speculate": 7,
     }  # fmt: skip
+
+
+def test_speculate(model: str) -> None:
+    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in ("auto", "none", "3")]
+    assert len(set(text)) == 1 and text[0]
+    assert_refused(generate(model, "--prompt", "the sky", "--speculate", "some"), "--speculate must be auto, none or a")
+    assert_refused(
+        generate(model, "--prompt", "the sky", "--speculate", "65"), "speculate must be an integer in [1, 64]"
+    )

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from caw import ops
+from caw.cli.benchmark_command import notes
 from caw.cost import BenchmarkSettings, DifferentTokensError, cases, run
 from caw.cost.cases import Case
 from caw.cost.equality import compare_tokens
@@ -61,7 +63,19 @@ def test_rows_have_every_figure_and_sides_agree() -> None:
         assert row["first_token_ms"]["median"] == pytest.approx(5) and "peak_bytes" not in row
         assert row["warm_up_s"] > 0
     assert len(found["checks"]) == 2 * (2 + 1 + 2 + 1)
+    assert not any("acceptance" in row for row in found["rows"])
     assert all(check["first"] == "" for check in found["checks"])
+
+
+@pytest.mark.usefixtures("counted")
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+def test_drafts_are_counted() -> None:
+    found = run(replace(SMALL, modes=("plain/drafts", "kgw", "kgw/drafts", "kgw+caw", "kgw+caw/drafts"), rounds=1))
+    drafted = [row for row in found["rows"] if row["mode"].endswith("/drafts")]
+    assert len(drafted) == 3 and len(found["checks"]) == 3
+    for row in drafted:
+        assert row["tokens_per_pass"] >= 1 and row["rows_per_pass"] >= 1 and 0 <= row["acceptance"] <= 1
+    assert any(" rows a forward, " in line for line in notes(found))
 
 
 def test_a_run_too_short_to_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

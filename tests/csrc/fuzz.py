@@ -272,6 +272,7 @@ def prefill_layer() -> Any:
         tensor([rows * tokens], torch.int64, places),
         [tensor(shape, dtype).contiguous() for shape in shapes], [None] * 7,
         1e-5, random.choice(REALS), random.choice([None, 1, 5, 0, 2**40]),
+        random.choice([None, tensor([rows * tokens], torch.int64, places)]),
     )  # fmt: skip
 
 

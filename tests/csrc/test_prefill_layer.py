@@ -120,8 +120,34 @@ def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize(
     "name,value",
-    [("rows", torch.tensor([0, 2])), ("rows", torch.tensor([0])), ("positions", torch.tensor([0, 5]))],
+    [
+        ("rows", torch.tensor([0, 2])),
+        ("rows", torch.tensor([0])),
+        ("positions", torch.tensor([0, 5])),
+        ("places", torch.tensor([0, 5])),
+        ("places", torch.tensor([0])),
+    ],
 )
 def test_bad_input_names_the_argument(name: str, value: torch.Tensor) -> None:
-    with pytest.raises(RuntimeError, match=f"^{name} (and positions )?must"):
+    with pytest.raises(RuntimeError, match=f"^(rows and )?{name} (and positions )?must"):
         ops.prefill_layer(**{**prompt(2), name: value})
+
+
+@DTYPES
+def test_a_candidate_beside_the_drafts_is_the_same_as_without_them(dtype: torch.dtype) -> None:
+    """Positions 5, 5, 6: a candidate that the draft follows, one beside it that is kept behind, and the draft."""
+    given = prompt(8, dtype=dtype, head_norms=True)
+    ops.prefill_layer(**given)
+    own = {name: given[name][:, [5, 4, 6]] for name in ("hidden", "cos", "sin")}
+    own["cos"][:, 1], own["sin"][:, 1] = own["cos"][:, 0], own["sin"][:, 0]
+    rows, positions, places = torch.zeros(3, dtype=torch.int64), torch.tensor([5, 5, 6]), torch.tensor([5, 7, 6])
+    drafted = {**given, **own, "rows": rows, "positions": positions}
+    cache = {name: given[name].clone() for name in ("k_cache", "v_cache")}
+    found = ops.prefill_layer(**{**drafted, **cache}, places=places)
+    alone = {name: own[name][:, 1:2] for name in own}
+    moved = {name: given[name].clone() for name in cache}
+    one = ops.prefill_layer(**{**given, **alone, **moved, "rows": rows[:1], "positions": positions[1:2]})
+    assert torch.equal(found[:, 1:2], one)
+    for name in cache:
+        assert torch.equal(cache[name][:, :, 7], moved[name][:, :, 5])
+        assert torch.equal(cache[name][:, :, :7], given[name][:, :, :7]), "the chain is where it was"

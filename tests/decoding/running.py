@@ -65,7 +65,7 @@ def make_decoder(
 ) -> Decoder:
     """A decoder whose texts end with these ids alone; marks decide about ends unless told otherwise."""
     facts = ModelFacts.of(model).ending_with(eos_token_ids)
-    chosen = Settings(**{"mark_eos": True, **settings})
+    chosen = Settings(**{"mark_eos": True, "speculate": None, **settings})
     plan = make_plan(
         facts, watermark, policy or FixedStrength(1.0), chosen, Workload(batch, capacity, limits), kernels=kernels,
         captured=fixed, prompt_cache=prompt_cache, processors=processors,

@@ -34,6 +34,8 @@ class Layout:
     limit: places of the cache that any row uses. start: in prefill, how many tokens of each prompt are in the cache.
     rows: int64 [N], ascending, the sequence of each candidate, where the rows of the forward are packed candidates of
         one token each; lengths are then [B].
+    places: int64 [N], where the cache keeps each row's key and value, in a forward with drafts; lengths are then [N],
+        the position of each row, which reads all places before it.
     """
 
     cache: SiblingCache | SpreadCache
@@ -41,6 +43,7 @@ class Layout:
     limit: int = 0
     start: int = 0
     rows: torch.Tensor | None = None
+    places: torch.Tensor | None = None
 
 
 def attention(
@@ -68,6 +71,10 @@ def attention(
             before = layer.owner.before(layer.index)
             key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
         out = causal_attention(query, key, value, scale, sliding_window, softcap, s_aux, cache.prefill_attention)
+    elif caw_layout.places is not None:
+        keys, values = layer.owner.store[layer.index]
+        at = (caw_layout.lengths, caw_layout.rows)
+        out = ops.prefix_attention(query, keys, values, key, value, *at, scale, sliding_window, softcap, s_aux)
     else:
         lengths, kernels = caw_layout.lengths.to(query.device), cache.kernels
         prefix = layer.owner.store[layer.index, :, : lengths.shape[0], :, : caw_layout.limit]

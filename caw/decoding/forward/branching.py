@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from caw.decoding.forward.attention import Layout
+from caw.decoding.forward.draft_tree import DraftTree
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.settings import Branching
 
@@ -82,6 +83,19 @@ def forward_packed(
     )
     first = (counts.cumsum(dim=0) - counts).clamp_max(rows.shape[0] - 1)
     return output.logits[:, 0], first
+
+
+def forward_drafted(model: Any, cache: SiblingCache, tree: DraftTree) -> torch.Tensor:
+    """Logits float32 [N, V] of every row of a tree of candidates and drafts; keys and values land in the store."""
+    cache.begin_drafts(tree.rows, tree.places)
+    output = model(
+        tree.tokens[:, None],
+        position_ids=tree.positions[:, None],
+        past_key_values=cache,
+        use_cache=True,
+        caw_layout=Layout(cache, tree.positions, rows=tree.rows, places=tree.places),
+    )
+    return output.logits[:, 0].float()
 
 
 def _forward(

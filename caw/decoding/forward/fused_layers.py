@@ -107,6 +107,8 @@ class _Forward:
         if not known or changed or not self.usable:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         assert layout is not None and rotary is not None
+        if layout.places is not None:
+            return self._drafted(hidden_states, rotary, layout)
         on_cpu = not on_gpu(hidden_states)
         if layout.lengths is not None and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
@@ -136,6 +138,13 @@ class _Forward:
         return ops.prefill_layer(
             hidden, *rotary, keys, values, *layer.owner.prefill_places(hidden.shape[1]), self._weights, self._biases(),
             self.eps, self.scale, self.window,
+        )  # fmt: skip
+
+    def _drafted(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
+        keys, values = layout.cache.layers[self.index].owner.store[self.index]
+        return ops.prefill_layer(
+            hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self._biases(), self.eps,
+            self.scale, self.window, layout.places,
         )  # fmt: skip
 
     def _biases(self) -> list[Any]:

@@ -93,6 +93,7 @@ class SiblingCache(Cache):
         self.shared: list[torch.Tensor] | None = None  # keys and values of what all prompts begin with
         self.slot = 0
         self._packed: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._drafted: tuple[torch.Tensor, torch.Tensor] | None = None
         super().__init__(layers=[SiblingLayer(self, i) for i in range(num_layers)])
 
     @property
@@ -129,6 +130,11 @@ class SiblingCache(Cache):
             places = slice(self._prefill_start, self._prefill_start + key.shape[2])
             self.store[layer, 0, self._prefill_rows, :, places] = key
             self.store[layer, 1, self._prefill_rows, :, places] = value
+            return
+        if self._drafted is not None:
+            rows, positions = self._drafted
+            self.store[layer, 0][rows, :, positions] = key[:, :, 0]
+            self.store[layer, 1][rows, :, positions] = value[:, :, 0]
             return
         if self._packed is not None:
             self.scratch[layer, 0][self._packed], self.scratch[layer, 1][self._packed] = key[:, :, 0], value[:, :, 0]
@@ -177,7 +183,18 @@ class SiblingCache(Cache):
 
         packed: of candidate n the sequence and the slot, int64 [N] each, where there is not the same number of each.
         """
-        self.slot, self._packed = slot, packed
+        self.slot, self._packed, self._drafted = slot, packed, None
+
+    def begin_drafts(self, rows: torch.Tensor, places: torch.Tensor) -> None:
+        """The next forward carries drafts: row n is of sequence rows[n], kept at places[n] of the store, int64 [N]."""
+        self.slot, self._packed, self._drafted = 0, None, (rows, places)
+
+    def accept(self, places: torch.Tensor, active: torch.Tensor) -> None:
+        """The token at places[b] (int64 [B]) of the store, not before the end, joins sequence b where active."""
+        assert self.store is not None
+        for row in (active & (places != self.lengths)).nonzero()[:, 0].tolist():
+            self.store[:, :, row, :, self.lengths[row]] = self.store[:, :, row, :, places[row]]
+        self.lengths += active
 
     def commit(self, choice: torch.Tensor, active: torch.Tensor) -> None:
         """Append candidate choice[b] (int64 [B]) to sequence b where active (bool [B])."""

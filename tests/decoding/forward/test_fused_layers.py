@@ -88,13 +88,14 @@ def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> t
     layers ran fused before the change, and after it."""
     model = copy.deepcopy(build("llama"))
     calls, prompts = calls_of(monkeypatch), [prompt(7), prompt(7, seed=1)]
-    results = caw.iter_generate(model, tokenizer(), prompts, batch_size=1, max_new_tokens=6, min_new_tokens=6)
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "speculate": None}  # so that every token takes a step
+    results = caw.iter_generate(model, tokenizer(), prompts, batch_size=1, **options)
     next(results)
     before = len(calls)
     change(model)  # type: ignore[operator]
     tokens = next(results).tokens
     after = len(calls) - before
-    fresh = caw.generate(model, tokenizer(), prompts[1:], max_new_tokens=6, min_new_tokens=6).sequences[0]
+    fresh = caw.generate(model, tokenizer(), prompts[1:], **options).sequences[0]
     assert tokens == fresh, "as if the decoder had been made after the change"
     return tokens, before, after
 

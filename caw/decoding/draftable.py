@@ -1,0 +1,56 @@
+"""Whether forwards can carry drafts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caw import ops
+from caw.decoding.forward.fused_layers import DTYPES, fusible
+from caw.decoding.forward.prefill_attention import compiled_prefill
+from caw.models.facts import ModelFacts
+from caw.settings import Settings
+
+MOST = 12  # drafts of one sequence in a forward, unless more are asked for
+NEVER = "speculate is None"
+ROUNDING = "the model has layers whose rounding may depend on the number of rows"
+
+
+def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, whole: bool) -> str:
+    """Why decoding carries no drafts; empty if it may.
+
+    captured: as in `Plan`. whole: whether rows are transformers' own, or have to be read again at some length.
+
+    Raises ValueError where drafts cannot be carried and were asked for by more than "auto".
+    """
+    if settings.speculate is None:
+        return NEVER
+    compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels) and facts.dtype in DTYPES
+    spread = facts.spread or facts.mesh is not None
+    found = {
+        "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not compiled,
+        "steps that are captured or run on several devices": captured or spread,
+        f"branching={settings.branching!r}": settings.branching != "tree",
+        "texts that may outgrow the model's rotary embedding, or rows of model.generate": whole,
+    }
+    reason = next((name for name, there in found.items() if there), "")
+    if reason and settings.speculate != "auto":
+        raise ValueError(
+            f"speculate={_said(settings.speculate)} needs branching='tree' and this library's compiled steps on a CPU, "
+            f"found {reason}; leave speculate out"
+        )
+    return reason
+
+
+def most_drafts(speculate: Any) -> int:
+    """Tokens that one sequence's draft has at most."""
+    return speculate if isinstance(speculate, int) else MOST
+
+
+def exact_rows(model: Any) -> bool:
+    """Whether all decoder layers run as this library's own operator, which gives a row the same bits in any forward."""
+    layers = [module for module in model.modules() if type(module).__name__.endswith("DecoderLayer")]
+    return bool(layers) and all(map(fusible, layers))
+
+
+def _said(speculate: Any) -> str:
+    return str(speculate) if isinstance(speculate, int) else type(speculate).__name__

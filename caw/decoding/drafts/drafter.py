@@ -1,0 +1,41 @@
+"""What guesses the next tokens of texts. A guess may be wrong, empty or too long: no text depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Guess:
+    """tokens: what may come, in order. trust: a small number, greater for better reasons to think so (the length of a
+    match); how often guesses of equal trust were right decides how far they are followed."""
+
+    tokens: Sequence[int] = ()
+    trust: int = 0
+
+
+class Follower(Protocol):
+    """Follows one text from its prompt on."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """These tokens are now the text's."""
+
+    def after(self, token: int, most: int) -> Guess:
+        """What may follow if `token` is next, at most `most` tokens; changes nothing."""
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Makes followers; one object may serve many calls.
+
+    One whose guesses take time says how much: an attribute `cost`, what a token takes as a share of a forward. It is
+    then asked for no more tokens than pay, and only behind the original token.
+    """
+
+    def follow(self, prompt: Sequence[int]) -> Follower:
+        """For a new text."""
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """These are the new tokens of a finished text."""

@@ -1,0 +1,70 @@
+"""Which drafts a forward carries: a guess behind one of each text's candidates, as long as it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from caw.decoding.drafts.drafter import Drafter, Follower, Guess
+from caw.decoding.drafts.width import Width
+from caw.decoding.forward.draft_tree import Chain
+from caw.decoding.sequence import ActiveSequence
+
+ROOTS = 2  # candidates behind which a guess is looked for; the others are hardly ever chosen
+
+
+class Proposer:
+    """Follows the texts of a batch.
+
+    drafter: what guesses. width: how far guesses are followed. vocab_size: ids from there on are no tokens.
+    """
+
+    def __init__(self, drafter: Drafter, width: Width, vocab_size: int) -> None:
+        self.drafter, self.width, self.vocab_size = drafter, width, vocab_size
+        self.costly = getattr(drafter, "cost", 0.0) > 0
+        self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
+
+    def chain(self, sequence: ActiveSequence, candidates: Sequence[int], batch: int) -> tuple[Chain, int]:
+        """(a draft behind one of the candidates of the next position, its trust), with `batch` texts in the forward.
+
+        Never longer than what the text may still have behind that position.
+        """
+        most = min(self.width.most, sequence.request.budget - len(sequence.tokens) - 1)
+        if self.costly:
+            most = min(most, self.width.of(0, batch))
+        if most < 1 or not candidates:
+            return Chain(), 0
+        follower = self._follower(sequence)
+        guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
+        root = max(range(len(guesses)), key=lambda number: _worth(guesses[number]))  # the first of equals
+        guess = guesses[root]
+        if not guess.tokens:
+            return Chain(), 0
+        tokens = self._known(guess.tokens[: min(most, self.width.of(guess.trust, batch))])
+        return Chain(root, tokens), guess.trust
+
+    def saw(self, trust: int, drafted: int, accepted: int) -> None:
+        self.width.saw(trust, drafted, accepted)
+
+    def finished(self, sequence: ActiveSequence) -> None:
+        """A text has left the batch."""
+        if self._followed.pop(sequence, None) is not None:
+            self.drafter.learn(sequence.tokens)
+
+    def _follower(self, sequence: ActiveSequence) -> Follower:
+        if sequence not in self._followed:
+            self._followed[sequence] = self.drafter.follow(sequence.request.ids), [0]
+        follower, seen = self._followed[sequence]
+        follower.extend(sequence.tokens[seen[0] :])
+        seen[0] = len(sequence.tokens)
+        return follower
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens up to the first that the model does not have."""
+        own = list(tokens)
+        wrong = next((at for at, token in enumerate(own) if not 0 <= token < self.vocab_size), len(own))
+        return own[:wrong]
+
+
+def _worth(guess: Guess) -> tuple[int, int]:
+    return (guess.trust if guess.tokens else -1), bool(guess.tokens)

@@ -1,0 +1,50 @@
+"""Which step decodes: one that carries drafts where that is wanted and changes no token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.draftable import MOST, ROUNDING, exact_rows
+from caw.decoding.drafts.drafter import Drafter
+from caw.decoding.drafts.ngrams import NgramDrafter
+from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.drafts.small_model import ModelDrafter
+from caw.decoding.drafts.step import DraftStep
+from caw.decoding.drafts.width import ROW, Always, Paying, Width
+from caw.decoding.eager_step import EagerStep
+from caw.decoding.plan import Plan
+
+MOST_OF_MODEL = 5  # tokens that a small model guesses at most
+
+
+def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
+    """(the step, why it carries no drafts: empty if it may)."""
+    speculate, why_not = plan.settings.speculate, plan.why_no_drafts
+    if not why_not and speculate == "auto" and not exact_rows(model):
+        why_not = ROUNDING
+    if plan.captured:
+        return FixedStep(model, plan), why_not
+    if why_not:
+        return EagerStep(model, plan), why_not
+    proposer = Proposer(*_source(model, plan), plan.facts.vocab_size)
+    return DraftStep(model, plan, proposer), ""
+
+
+def _source(model: Any, plan: Plan) -> tuple[Drafter, Width]:
+    """What guesses, and how far that is followed."""
+    speculate = plan.settings.speculate
+    if isinstance(speculate, int):
+        return NgramDrafter(), Always(speculate)
+    if not hasattr(speculate, "config"):
+        drafter = NgramDrafter() if speculate == "auto" else speculate
+        return drafter, Paying(MOST, ROW + getattr(drafter, "cost", 0.0))
+    if speculate is model:
+        raise ValueError("speculate must be a smaller model than the one that writes, got that one; leave it out")
+    small, large = (
+        sum(part.numel() * part.element_size() for part in (*one.parameters(), *one.buffers()))
+        for one in (speculate, model)
+    )
+    policy = None if plan.looks_ahead else plan.policy
+    small_model = ModelDrafter(speculate, plan.watermark, policy, small / max(large, 1))
+    return small_model, Paying(MOST_OF_MODEL, ROW + small_model.cost)

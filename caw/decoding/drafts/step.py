@@ -1,0 +1,186 @@
+"""A step whose forward carries drafts, and which then goes on as far as they were right.
+
+Every token is decided by the same code from the same numbers as in a step of its own. Where the next token (with a look
+ahead: the original one) is the next drafted one, its logits are known, and no forward is needed to decide. Where the
+decision falls on a token that was not forwarded, that token waits (`DecodeState.pending`) and is the only candidate of
+the next forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from caw.decoding.drafts.ahead import Ahead
+from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.eager_step import EagerStep, StepByStep
+from caw.decoding.forward.branching import forward_drafted
+from caw.decoding.forward.draft_tree import Chain, DraftTree
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.plan import Plan
+from caw.decoding.sequence import ActiveSequence
+from caw.decoding.state import DecodeState
+from caw.decoding.step_result import StepResult
+from caw.record import Record
+
+Rows = Sequence[ActiveSequence | None]
+
+
+class DraftStep(EagerStep):
+    """proposer: which drafts to carry. rows: the sequences of the state's rows."""
+
+    def __init__(self, model: Any, plan: Plan, proposer: Proposer) -> None:
+        super().__init__(model, plan)
+        self.proposer, self.beside = proposer, plan.slots - 1
+        self.rows: Rows = ()
+        self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
+        self._ahead: Ahead | None = None
+        self._walking = False
+
+    def run(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> list[StepResult]:
+        """One forward and all tokens that it decides, in order; texts that end rest in the state."""
+        self.rows, self._tree, self._ahead = rows, None, None
+        result = self.take(state, cache)
+        state.finish(result.tokens, result.emitted)
+        results = [result]
+        while self._ahead is not None and (result := self._walk(state, cache, self._ahead)) is not None:
+            results.append(result)
+        self._count()
+        return results
+
+    def _walk(self, state: DecodeState, cache: SiblingCache, ahead: Ahead) -> StepResult | None:
+        """The next token of every text whose draft is right so far; None where none is."""
+        with _only(state, ahead.waiting()):
+            if not state.active.any():
+                return None
+            if self.loop is not None:
+                self.loop.steer(state)
+            ladder = self.ladder(state)
+            tokens = ladder.candidates[:, 0]
+            if not self.plan.looks_ahead:
+                tokens = ladder.candidates.gather(1, self.choose(state, ladder)[1][:, None])[:, 0]
+            state.active &= ahead.right(tokens)
+            if not state.active.any():
+                return None
+            step = self.look_ahead if self.plan.looks_ahead else self.choose_first
+            self.slots, self._walking = 1, True
+            try:
+                result = step(state, cache, ladder)
+            finally:
+                self.slots, self._walking = self.plan.slots, False
+        state.finish(result.tokens, result.emitted)
+        ahead.advance(result.emitted)
+        return result
+
+    def forward(
+        self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._walking:
+            assert self._ahead is not None
+            return self._ahead.logits, self._ahead.first
+        numbers = torch.where(state.active, counts, 0).tolist()
+        own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
+        chains, trusts = self._propose(own)
+        if not any(chain.tokens for chain in chains):
+            return super().forward(state, cache, candidates, counts)
+        tree = DraftTree.of(own, chains, cache.lengths.tolist())
+        self._tree = tree, chains, trusts
+        return forward_drafted(self.model, cache, tree), tree.first
+
+    def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
+        """A draft and its trust for every row."""
+        batch = sum(map(bool, candidates))
+        found = [
+            self.proposer.chain(sequence, own, batch) if sequence is not None and own else (Chain(), 0)
+            for sequence, own in zip(self.rows, candidates, strict=True)
+        ]
+        for sequence, own, (chain, _) in zip(self.rows, candidates, found, strict=True):
+            if sequence is not None and own and sequence.trace.drafts is not None:
+                sequence.trace.drafts.add(len(own), len(chain.tokens))
+        return [chain for chain, _ in found], [trust for _, trust in found]
+
+    def commit(
+        self,
+        state: DecodeState,
+        cache: SiblingCache,
+        logits: torch.Tensor,
+        first: torch.Tensor,
+        following: Record,
+        chosen: torch.Tensor,
+        moved: torch.Tensor,
+    ) -> None:
+        super().commit(state, cache, logits, first, following, chosen, moved)
+        if self._tree is not None and not self._walking:
+            tree, chains, trusts = self._tree
+            pairs = zip(chosen.tolist(), moved.tolist(), chains, strict=True)
+            follow = [own and choice == chain.root for choice, own, chain in pairs]
+            self._ahead = Ahead.of(logits, tree, chains, trusts, follow)
+
+    def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
+        if self._walking:  # it lies where it belongs
+            cache.lengths += moved
+        elif self._tree is not None:
+            tree = self._tree[0]
+            cache.accept(tree.places[tree.first + chosen], moved)
+        else:
+            super().join(cache, chosen, moved)
+
+    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
+        return DraftByDraft(self, state, cache)
+
+    def _count(self) -> None:
+        """Tell the proposer and the traces which drafts were right."""
+        if self._ahead is None:
+            return
+        ahead = self._ahead
+        for sequence, trust, drafted, accepted in zip(
+            self.rows, ahead.trusts, ahead.drafted, ahead.accepted, strict=True
+        ):
+            if drafted:
+                self.proposer.saw(trust, drafted, accepted)
+            if sequence is not None and sequence.trace.drafts is not None:
+                sequence.trace.drafts.accepted += accepted
+
+
+@contextlib.contextmanager
+def _only(state: DecodeState, rows: torch.Tensor) -> Iterator[None]:
+    """Inside the block only these rows (bool [B]) are active; what the others wait for stays as it is."""
+    names = ("pending", "pending_strength", "pending_capacity")
+    before, active = [getattr(state, name).clone() for name in names], state.active
+    state.active = active & rows
+    try:
+        yield
+    finally:
+        for name, old in zip(names, before, strict=True):
+            tensor = getattr(state, name)
+            tensor.copy_(torch.where(state.active, tensor, old))
+        state.active = active
+
+
+class DraftByDraft(StepByStep):
+    """Calls the step; each forward's results are there at once."""
+
+    def __init__(self, step: DraftStep, state: DecodeState, cache: SiblingCache) -> None:
+        super().__init__(step, state, cache)
+        self._before: Rows = ()
+
+    def advance(self, rows: Rows) -> list[tuple[StepResult, Rows]]:
+        """Results of one forward, in order, each with the sequences that were in the rows when it started."""
+        assert isinstance(self.step, DraftStep)
+        kept = list(rows)
+        self._leave(kept)
+        return [(result, kept) for result in self.step.run(self.state, self.cache, kept)]
+
+    def close(self) -> None:
+        self._leave([])
+
+    def _leave(self, rows: Rows) -> None:
+        """Texts that were in the batch and are no more are finished."""
+        assert isinstance(self.step, DraftStep)
+        for sequence in self._before:
+            if sequence is not None and not any(sequence is other for other in rows):
+                self.step.proposer.finished(sequence)
+        self._before = rows

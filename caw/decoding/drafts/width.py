@@ -1,0 +1,73 @@
+"""How many drafted tokens a forward carries: as many as pay, by how often such guesses were right so far."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+ROW = 0.05  # what one row more costs, as a share of a forward of one row
+PRIOR, WEIGHT = 0.5, 4.0  # share of right guesses to begin with, and how many guesses it counts as
+MEMORY = 0.98  # how much of the past a new guess leaves
+REST = 0.995  # the same for a guess that was not followed, so that a bad start is forgotten
+
+
+class Width(ABC):
+    """most: tokens that it may ever ask for."""
+
+    most: int
+
+    @abstractmethod
+    def of(self, trust: int, batch: int) -> int:
+        """Tokens to carry of a guess of this trust, with `batch` texts in the forward."""
+
+    def saw(self, trust: int, drafted: int, accepted: int) -> None:
+        """The first `accepted` of `drafted` tokens were right."""
+        return
+
+
+class Always(Width):
+    """The same number, whatever comes of it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def of(self, trust: int, batch: int) -> int:
+        return self.most
+
+
+class Paying(Width):
+    """The number that gives the most tokens a second, if a row costs a fixed share of a forward.
+
+    Each token of a guess is taken to be right with the same chance, that of its trust. A draft of d tokens then gives
+    p + p^2 + … + p^d more tokens.
+    """
+
+    def __init__(self, most: int = 10, row: float = ROW) -> None:
+        self.most, self.row = most, row
+        self._right: dict[int, float] = {}
+        self._tried: dict[int, float] = {}
+
+    def share(self, trust: int) -> float:
+        """Of guesses of this trust that were right, mixed with the prior."""
+        return (self._right.get(trust, 0.0) + PRIOR * WEIGHT) / (self._tried.get(trust, 0.0) + WEIGHT)
+
+    def of(self, trust: int, batch: int) -> int:
+        share, price = self.share(trust), self.row * batch / (1 + self.row * (batch - 1))
+        best, number, expected = 1.0, 0, 1.0
+        for count in range(1, self.most + 1):
+            expected += share**count
+            speed = expected / (1 + price * count)
+            if speed > best:
+                best, number = speed, count
+        if not number:
+            self._fade(trust, REST)
+        return number
+
+    def saw(self, trust: int, drafted: int, accepted: int) -> None:
+        self._fade(trust, MEMORY)
+        self._right[trust] = self._right.get(trust, 0.0) + accepted
+        self._tried[trust] = self._tried.get(trust, 0.0) + min(accepted + 1, drafted)
+
+    def _fade(self, trust: int, share: float) -> None:
+        for counts in (self._right, self._tried):
+            if trust in counts:
+                counts[trust] *= share

@@ -1,0 +1,76 @@
+"""A smaller model that guesses: with the large one's own weights it is right nearly always."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from decoding.architectures import build, policy_of, prompt, tokenizer
+
+import caw
+from caw import ops
+from caw.decoding.drafts.small_model import ModelDrafter
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+PROMPTS = [prompt(9), prompt(30, 1)]
+
+
+def made(speculate: Any, **options: Any) -> caw.GenerationOutput:
+    return caw.generate(
+        build("qwen3"), tokenizer(), PROMPTS, max_new_tokens=24, min_new_tokens=24, speculate=speculate, progress=False,
+        **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("marked", ["unmarked", "kgw", "exp", "caw", "foreign"])
+def test_texts_stay_and_a_copy_is_right(marked: str) -> None:
+    options: dict[str, Any] = {
+        "unmarked": {}, "kgw": {"watermark": caw.KGW(key=3, delta=3.0)}, "exp": {"watermark": caw.EXP(key=3)},
+        "caw": {"watermark": caw.KGW(key=3), "policy": policy_of(build("qwen3"))},
+        "foreign": {"watermark": caw.KGW(key=3, delta=0.5, format="transformers")},
+    }[marked]  # fmt: skip
+    mark = options.get("watermark")
+    policy = None if marked == "caw" else caw.FixedStrength(1.0)
+    drafter = ModelDrafter(copy.deepcopy(build("qwen3")), mark, policy, cost=0.1)
+    plain, done = made(None, **options), made(drafter, **options)
+    assert done.sequences == plain.sequences
+    for trace in done.trace or []:
+        counts = trace.drafts
+        assert counts is not None and counts.drafted
+        if marked in ("unmarked", "kgw", "exp"):  # it knows the key too
+            assert counts.accepted == counts.drafted and trace.tokens_per_pass > 2
+
+
+def test_another_model_may_be_wrong() -> None:
+    options = {"watermark": caw.EXP(key=3)}
+    done = made(ModelDrafter(build("llama"), caw.EXP(key=3), caw.FixedStrength(1.0), cost=0.1), **options)
+    assert done.sequences == made(None, **options).sequences
+    assert sum(trace.drafts.drafted - trace.drafts.accepted for trace in done.trace or [] if trace.drafts) > 0
+
+
+def test_a_model_is_followed_as_far_as_its_size_pays() -> None:
+    """One of the same size never pays; its texts are the same all the same."""
+    done = made(copy.deepcopy(build("qwen3")))
+    assert done.sequences == made(None).sequences
+    assert all(trace.drafts is not None and not trace.drafts.drafted for trace in done.trace or [])
+
+
+def test_the_cache_keeps_what_is_still_true() -> None:
+    drafter = ModelDrafter(copy.deepcopy(build("qwen3")), None, None, 0.3)
+    text, long = PROMPTS[1], prompt(60, 5)
+    follower = drafter.follow(text[:10])
+    follower.after(7, 3)
+    follower.extend(text[10:])
+    fresh = drafter.follow(text).after(5, 4)
+    assert follower.after(5, 4) == fresh and len(fresh.tokens) == 4
+    assert follower.after(5, 4) == fresh, "asking changes nothing"
+    follower.extend(long)
+    assert follower.after(6, 60) == drafter.follow([*text, *long]).after(6, 60), "the cache grows, the positions end"
+    assert len(follower.after(6, 60).tokens) == 128 - 90 - 1
+    assert drafter.follow([10**6]).after(1, 3).tokens == (), "an id that it does not know"
+
+
+def test_itself_is_no_smaller_model() -> None:
+    with pytest.raises(ValueError, match=r"^speculate must be a smaller model than the one that writes"):
+        made(build("qwen3"))

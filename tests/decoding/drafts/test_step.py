@@ -1,0 +1,115 @@
+"""Drafts change no token, no choice and no strength, whatever is guessed; right ones save forwards."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import CONFIGS, EOS, POSITIONS, VOCAB, build, policy_of, prompt, tokenizer
+from decoding.drafts.guessing import MISTAKES, Knowing
+from decoding.mixing import FOREIGN, PROMPTS, ROWS, rows_for, texts
+from decoding.running import Run, run
+from decoding.test_step import POLICIES, WATERMARKS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairwise import pairwise
+
+import caw
+from caw import ops
+from caw.policies import Deficit, Target
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+MARKS = {**WATERMARKS, **{name: FOREIGN[name] for name in ("transformers", "markllm", "synthid")}}
+ALL = [name for name in MISTAKES if name != "right"]
+MIXED = ["right", "right", *ALL]
+
+
+def same(
+    model: Any, watermark: Any, policy: Any, mistakes: list[str], batch: int = 3, rows: Any = ROWS, **options: Any
+) -> Run:
+    """Decode with drafts and compare with decoding without them, token by token; returns the run with them."""
+    rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
+    given = {"rows": rows, "batch": batch, "eos_token_ids": (EOS,), "max_new_tokens": 14, "slots": 2, **options}
+    plain = run(model, prompts, watermark, policy, **given)
+    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes)
+    done = run(model, prompts, watermark, policy, speculate=drafter, **given)
+    assert texts(done) == texts(plain)
+    assert all(trace.drafts.why_not == "" for trace in done.traces)
+    for ours, theirs in zip(done.traces, plain.traces, strict=True):
+        assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
+        for name in ("strength", "capacity"):
+            found, expected = (torch.tensor(getattr(trace, name)) for trace in (ours, theirs))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    forwards = sum(trace.drafts.passes for trace in done.traces)
+    assert forwards < sum(sum(active) for active, *_ in plain.steps), "right drafts save forwards, wrong ones cost none"
+    assert sum(trace.drafts.accepted for trace in done.traces) > 0
+    assert sorted(drafter.learned) == sorted(done.tokens), "a drafter is told every finished text"
+    return done
+
+
+@pytest.mark.parametrize(
+    "watermark, policy, batch",
+    pairwise([None, *MARKS], ["delta", "window21"], [1, 3]),
+)
+def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, batch: int) -> None:
+    """Rows differ in sampling, keys, strengths and budgets; places of the batch are filled again."""
+    chosen = MARKS[watermark] if watermark else None
+    same(llama, chosen, POLICIES[policy](llama) if chosen else None, MIXED, batch)
+
+
+@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k"])
+def test_right_drafts_save_forwards(llama: Any, watermark: str | None) -> None:
+    chosen = MARKS[watermark] if watermark else None
+    done = same(llama, chosen, None, ["right"], rows=ROWS[:1] * 3)
+    for trace in done.traces:
+        counts = trace.drafts
+        assert counts.drafted == counts.accepted and counts.acceptance == 1.0
+        assert counts.passes + counts.accepted == counts.rows == len(trace.tokens) > 2 * counts.passes
+        assert trace.tokens_per_pass == len(trace.tokens) / counts.passes
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_architecture(name: str) -> None:
+    model = build(name)
+    same(model, WATERMARKS["selfhash"], POLICIES["window11"](model), MIXED, rows=[ROWS[0]] * 2)
+
+
+@pytest.mark.parametrize(
+    "name, watermark", pairwise(["llama", "mistral", "qwen2-window", "qwen3"], ["unigram", "top_k"])
+)
+def test_bfloat16_is_exact_too(name: str, watermark: str) -> None:
+    model = copy.deepcopy(build(name)).to(torch.bfloat16)
+    same(model, WATERMARKS[watermark], POLICIES["window11"](model), MIXED, rows=ROWS[:2])
+
+
+@pytest.mark.parametrize("watermark", ["lefthash", "top_k", "synthid"])
+def test_with_a_target(llama: Any, watermark: str) -> None:
+    """The evidence of the text so far decides how strongly the next token is marked."""
+    policy = caw.FixedStrength(1.0, target=Target(1e-2, law=Deficit()))
+    for chosen in (policy, caw.CapacityPolicy(POLICIES["window11"](llama).network, theta=0.8, beta=1.5, target=0.05)):
+        same(llama, MARKS[watermark], chosen, MIXED, rows=ROWS[:1] * 3)
+
+
+TOKENS = st.lists(st.integers(-2, VOCAB + 2), max_size=30)
+
+
+@settings(max_examples=10, deadline=None)
+@given(guesses=st.lists(TOKENS | st.none(), min_size=1, max_size=6), length=st.sampled_from([1, 7, POSITIONS - 12]))
+def test_any_guess(guesses: list[list[int] | None], length: int) -> None:
+    """None is the right one; the longest prompt leaves 12 positions of the model."""
+    model, ids = build("qwen3"), prompt(length)
+
+    def made(speculate: Any) -> list[int]:
+        out = caw.generate(
+            model, tokenizer(), [ids], watermark=caw.KGW(key=3, delta=3.0), policy=policy_of(model),
+            max_new_tokens=12, speculate=speculate, progress=False,
+        )  # fmt: skip
+        return out.sequences[0]
+
+    plain = made(None)
+    drafter = Knowing([(ids, plain)])
+    drafter.mistakes = [lambda tokens, most, own=own: tokens if own is None else own for own in guesses]
+    assert made(drafter) == plain
