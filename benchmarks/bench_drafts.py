@@ -1,6 +1,6 @@
 """What drafts save: plain and watermarked decoding with and without them, and transformers with its own look-up.
 
-    python benchmarks/bench_drafts.py --model smollm2-135m --gsm8k GSM8K_FOLDER --json benchmarks/results/drafts.json
+    python benchmarks/bench_drafts.py --model smollm2-135m --gsm8k FOLDER --json benchmarks/results/drafts.json
 
 Four kinds of prompts: chat, GSM8K with worked examples (files of the data set, `train.jsonl` and `test.jsonl`, which
 this repository does not hold), rewriting a text and editing code. All variants take turns at each prompt, so that each
@@ -185,16 +185,22 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = caw.load_model(args.model, dtype=args.dtype)
-    kinds: dict[str, list[dict[str, Any]]] = {}
+    name, command = Path(args.model).name, "python benchmarks/bench_drafts.py --model MODEL --gsm8k FOLDER --json FILE"
+    found: dict[str, Any] = {"command": command, "rows": []}
+    if args.json is not None and args.json.exists():
+        found = json.loads(args.json.read_text())
+    found["rows"] = [row for row in found["rows"] if row["model"] != name]  # of other models they stay
+    found |= {"tokens": args.tokens, "batch": 1, "threads": 1, "clock": "thread_time", "machine": about()}
     for kind, asked in prompts(args.gsm8k).items():
-        kinds[kind] = measure(model, tokenizer, asked[: args.most], args)
         print(kind)
-        for row in kinds[kind]:
-            print("   ", *(f"{name}={value}" for name, value in row.items()), flush=True)
+        for row in measure(model, tokenizer, asked[: args.most], args):
+            print("   ", *(f"{key}={value}" for key, value in row.items()), flush=True)
+            dtype = str(model.dtype).removeprefix("torch.")
+            found["rows"].append(
+                {"model": name, "dtype": dtype, "prompts": kind, "texts": len(asked[: args.most]), **row}
+            )
         if args.json is not None:
-            said = {"model": Path(args.model).name, "dtype": str(model.dtype).removeprefix("torch."), "batch": 1,
-                    "tokens": args.tokens, "threads": 1, "clock": "thread_time", "machine": about()}  # fmt: skip
-            args.json.write_text(json.dumps({**said, "rows": kinds}, indent=1) + "\n")
+            args.json.write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -92,6 +92,22 @@ GATES = (
         minutes=2,
     ),
     Gate(
+        "drafts",
+        "texts with drafts are those without, over every mark, policy and architecture and on the demo model",
+        (
+            "caw/decoding/*.py",
+            "caw/watermarks/*.py",
+            "caw/policies/*.py",
+            "caw/evaluator/*.py",
+            *CPP,
+            "tests/decoding/drafts/*.py",
+            "*/architectures.py",
+            "*/mixing.py",
+        ),
+        parallel=True,
+        minutes=4,
+    ),
+    Gate(
         "soak",
         "memory stays where it was over two thousand prompts",
         ("caw/*.py", *CPP, "*/test_soak.py", "*/architectures.py"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 ROW = 0.05  # what one row more costs, as a share of a forward of one row
-PRIOR, WEIGHT = 0.5, 4.0  # share of right guesses to begin with, and how many guesses it counts as
+PRIOR, WEIGHT = 0.5, 2.0  # share of right guesses to begin with, and how many guesses it counts as
+WORTH = 1.02  # speed that a draft has to promise
 MEMORY = 0.98  # how much of the past a new guess leaves
 REST = 0.995  # the same for a guess that was not followed, so that a bad start is forgotten
 
@@ -52,7 +53,7 @@ class Paying(Width):
 
     def of(self, trust: int, batch: int) -> int:
         share, price = self.share(trust), self.row * batch / (1 + self.row * (batch - 1))
-        best, number, expected = 1.0, 0, 1.0
+        best, number, expected = WORTH, 0, 1.0
         for count in range(1, self.most + 1):
             expected += share**count
             speed = expected / (1 + price * count)

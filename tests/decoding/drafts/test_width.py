@@ -37,7 +37,8 @@ def test_the_number_with_the_greatest_speed(share: float) -> None:
     for trial in range(400):
         width.saw(1, 1, int(trial % 10 < 10 * share))
     speeds = [sum(width.share(1) ** k for k in range(count + 1)) / (1 + 0.05 * count) for count in range(11)]
-    assert width.of(1, 1) == max(range(11), key=lambda count: speeds[count])
+    best = max(range(11), key=lambda count: speeds[count])
+    assert width.of(1, 1) == (best if speeds[best] > 1.02 else 0)
     assert width.share(1) == pytest.approx(share, abs=0.1)
 
 
