@@ -71,13 +71,13 @@ def test_the_demo_model_rewrites() -> None:
     mark = {"watermark": caw.KGW(key=1, delta=2.5), "policy": caw.CapacityPolicy("smollm2-135m")}
     for options in ({}, mark):
         made = [
-            caw.generate(model, own, [ask], max_new_tokens=24, speculate=speculate, progress=False, **options)
+            caw.generate(model, own, [ask], max_new_tokens=16, speculate=speculate, progress=False, **options)
             for speculate in (None, "auto")
         ]
         assert made[1].sequences == made[0].sequences
-        assert made[1].trace[0].drafts.accepted > 8
+        assert made[1].trace[0].drafts.accepted > 4
         assert made[1].trace[0].capacity == pytest.approx(made[0].trace[0].capacity, nan_ok=True)
         if not options:
             ids = own(ask, return_tensors="pt").input_ids
-            theirs = model.generate(ids, do_sample=False, max_new_tokens=24, prompt_lookup_num_tokens=8)
+            theirs = model.generate(ids, do_sample=False, max_new_tokens=16, prompt_lookup_num_tokens=8)
             assert made[1].sequences[0] == theirs[0, ids.shape[1] :].tolist()
