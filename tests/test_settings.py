@@ -31,7 +31,7 @@ def test_every_setting_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         "top_k": 5, "top_p": 0.9, "seed": 3, "slots": 4, "stop": "x", "chat": True, "mark_eos": True,
         "return_trace": False, "batch_size": 3, "max_memory": "8GiB", "prefill_attention": "eager", "compile": True,
         "backend": "reference", "found_at": 1e-3, "max_attempts": 5, "best_of": 2, "select": "likeliest",
-        "on_unfound": "drop", "edits": 0.1,
+        "on_unfound": "drop", "edits": 0.1, "speculate": 5,
     }  # fmt: skip
     seen: list[Settings] = []
 

@@ -41,9 +41,10 @@ def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, ca
     return reason
 
 
-def most_drafts(speculate: Any) -> int:
-    """Tokens that one sequence's draft has at most."""
-    return speculate if isinstance(speculate, int) else MOST
+def most_drafts(settings: Settings, why_not: str) -> int:
+    """Tokens that one sequence's draft has at most; 0 where there is a reason to have none."""
+    most = settings.speculate if isinstance(settings.speculate, int) else MOST
+    return 0 if why_not else most
 
 
 def exact_rows(model: Any) -> bool:

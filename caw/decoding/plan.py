@@ -114,17 +114,15 @@ def make_plan(
     if limit is not None:  # texts of other lengths would change each other
         prompt_cache, batch = None, one_at_a_time(batch, limit, capacity, inside_generate)
     slots, history = candidate_slots(watermark, policy, settings, max_strength), history_needed(policy)
-    copies = slots if settings.branching == "batch" else 1
-    reach = positions_back(history, prompt_cache)
+    copies, reach = slots if settings.branching == "batch" else 1, positions_back(history, prompt_cache)
     capacity = cache_places(capacity, facts.device, settings.compile)
     warper = processors or make_warper(limits)
     captured = will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured)
-    whole = inside_generate or limit is not None
-    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, whole=whole)
-    carried = slots if undrafted else slots + most_drafts(settings.speculate)
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, whole=inside_generate or limit is not None)
     spare = None
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)
+        carried = slots + most_drafts(settings, undrafted)
         needs = decoding_needs(facts, capacity, carried, copies, reach, limit, compiled)
         batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
     return Plan(
