@@ -167,6 +167,7 @@ def _check(x, weights, biases, residual, gated: bool) -> None:
     check(size >= 1, "x must have at least 1 column", size, "leave the product out")
     check(1 <= len(weights) <= MAX_PARTS, f"weights must be 1 to {MAX_PARTS} tensors", len(weights), "call it twice")
     check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
+    check(all(w.shape[0] for w in weights), "weights must have at least 1 row", "none", "leave the product out")
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         check_tensor(f"weights[{i}]", weight, (x.dtype,), (weights[0].shape[0] if gated else None, size), x)
         if bias is not None:

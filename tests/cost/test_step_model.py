@@ -47,6 +47,14 @@ def test_bytes_of_products_and_prefix_are_those_of_arithmetic() -> None:
     assert 0 < rest < 0.01 * weights, "a table or a cache was counted whole"
 
 
+def test_a_layer_takes_64_rows_and_more_are_the_models_own() -> None:
+    """Plain decoding and candidates change over at the same number of rows."""
+    for mode, batch, rows in (("plain", 64, 64), ("kgw+caw", 32, 64), ("plain", 65, 65), ("kgw+caw", 33, 66)):
+        names = {launch.name for launch in model_of_step(mode, "tiny", "float32", batch, 64)}
+        own, theirs = {"layer_attention_kernel", "product_kernel"}, {"split_kernel", "mm"}
+        assert names & (own | theirs) == (own if rows <= 64 else theirs), (mode, batch)
+
+
 def test_no_more_launches_and_bytes_than_before() -> None:
     plain = model_of_step("plain", "llama-2-7b", "float16", 1, 1024)
     assert len(plain) <= PLAIN

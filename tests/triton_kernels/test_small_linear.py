@@ -69,6 +69,7 @@ def test_a_row_has_the_same_bits_beside_any_others(device):
         ({"x": (65, 8)}, "x must have at most 64 rows, got 65"),
         ({"x": (2, 9)}, r"weights\[0\] must have shape \[any, 9\]"),
         ({"x": (2, 0)}, "at least 1 column"),
+        ({"second": 0}, "at least 1 row"),
         ({"dtype": torch.float16}, r"weights\[1\] must be float32"),
         ({"bias": 5}, r"biases\[1\] must have shape \[4\]"),
         ({"residual": (2, 7)}, r"residual must have shape \[2, 8\]"),

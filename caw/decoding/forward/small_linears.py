@@ -102,7 +102,7 @@ class _Transposed:
 
 
 def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    fits = few_enough(x) and weight.dtype in dtypes_on(weight) and weight.dtype == x.dtype
+    fits = few_enough(x) and weight.numel() > 0 and weight.dtype in dtypes_on(weight) and weight.dtype == x.dtype
     return fits and weight.is_contiguous() and type(weight.data) is torch.Tensor
 
 
