@@ -108,10 +108,17 @@ def make_report(
         detector = Detector(tokenizer, mark, fpr)
         own = by_key.get(key.about.id, [])
         keys.append(KeyReport(
-            key.about.id, key.about.tenant, repr(mark), key.about.state(now), null_report(unmarked, detector), len(own),
+            key.about.id, key.about.tenant, _described(key.mark.watermark), key.about.state(now),
+            null_report(unmarked, detector), len(own),
             _power(own, detector, fpr), counts.get(key.about.id, {}),
         ))  # fmt: skip
     return Report(now.isoformat(timespec="seconds"), fpr, chain, tuple(keys), unmarked_texts, strangers)
+
+
+def _described(said: Mapping[str, Any]) -> str:
+    """A watermark and its settings, in a line."""
+    settings = (f"{name.replace('_', ' ')} {value}" for name, value in said.items() if name != "name")
+    return f"{said['name']}: {', '.join(settings)}"
 
 
 def _power(texts: Sequence[str], detector: Detector, fpr: float) -> tuple[Power, ...]:
