@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
-from run_tables import accuracy, cost, equal_detection, summary
+from run_tables import accuracy, cost, drawn, equal_detection, summary
 from swap_tables import swaps
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
@@ -310,6 +310,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "many-keys": many_keys,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
-    "summary": summary, "cost": cost, "shipped": shipped, "everyday": everyday, "everyday-attacks": everyday_attacks,
+    "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
+    "everyday-attacks": everyday_attacks,
     "damage": damage, "model-weights": model_weights, "swaps": swaps,
 }  # fmt: skip

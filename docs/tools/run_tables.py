@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
+import numpy as np
 from result_files import RESULTS, as_table, source
 
+from caw.evaluation.metrics.accuracy import difference_interval
 from caw.evaluation.report import tables as report_tables
 from caw.evaluation.report.data import ReportData, Setting, read_report_data
+from caw.io.json_files import read_lines
 
 REPORT_TITLE_LINES = 2  # of a report.md: its title and an empty line
 
@@ -33,6 +37,35 @@ def accuracy(run: str, task: str = "gsm8k") -> str:
 def cost(run: str) -> str:
     """What the marks of each setting of a run cost in accuracy and decodes."""
     return f"{report_tables.cost_table(_data(run)).markdown()}\n{source(f'evaluation_{run}/results.json')}"
+
+
+def drawn(run: str, drawn_run: str) -> str:
+    """How right each setting's answers are beside those that the unmarked model draws instead of taking favourites."""
+    data, places = _data(run), (RESULTS / f"evaluation_{name}" / "answers.jsonl" for name in (run, drawn_run))
+    marked, unmarked = (_right_by_cell(place) for place in places)
+    of_drawn = {question: right for cell in unmarked.values() for question, right in cell.items()}
+    lines = []
+    for setting in data.settings():
+        cells = [right for cell, right in marked.items() if f".{setting.policy}." in f"{cell}."]
+        questions = sorted(set.intersection(*(set(cell) for cell in cells)))
+        right = np.array([np.mean([cell[question] for cell in cells]) for question in questions])
+        difference = right - np.array([of_drawn[question] for question in questions])
+        bounds = difference_interval(difference)
+        assert bounds is not None
+        lines.append((
+            data.label(setting), str(len(questions)), f"{right.mean():.3f}",
+            f"{(right - difference).mean():.3f}", report_tables.with_interval(float(difference.mean()), list(bounds)),
+        ))  # fmt: skip
+    header = ("setting", "questions", "right", "right, drawn without a mark", "difference (95 % interval)")
+    return f"{as_table(header, lines)}\n{source(f'evaluation_{drawn_run}/results.json')}"
+
+
+def _right_by_cell(path: Path) -> dict[str, dict[str, bool]]:
+    """Whether each question was answered rightly, by cell and the question's number."""
+    found: dict[str, dict[str, bool]] = {}
+    for line in read_lines(path):
+        found.setdefault(line["cell"], {})[line["id"].rpartition("/")[2]] = line["correct"]
+    return found
 
 
 def equal_detection(run: str, *measures: str) -> str:

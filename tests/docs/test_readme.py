@@ -104,17 +104,27 @@ def test_maths_under_five_keys() -> None:
     figures = [f"{short(row['accuracy'])}, {short(row['tpr_at_fpr_1e2'], 2)}" for row in (mid, caw)]
     assert said == f"KGW {figures[0]}; CAW {figures[1]}"
     assert f"unmarked {short(none['accuracy'])}" in what
-    introduction = f"({short(caw['accuracy'])}, {short(mid['accuracy'])} and {short(none['accuracy'])})"
-    assert introduction in README and 1.7 < caw["accuracy"] / mid["accuracy"] < 2  # "nearly twice"
 
 
-def test_texts_made_until_they_are_found() -> None:
-    rows = results("evaluation_qwen05target/results.json")["rows"]
-    [none], [found] = ([row for row in rows if row["policy"] == name and row["keys"] == keys]
-                       for name, keys in (("none", 0), ("found-0.01", 3)))  # fmt: skip
-    [(what, said)] = [item for item in measured().items() if "found_at" in item[0]]
-    assert said == f"{short(found['accuracy'])}, {short(found['found'])}, {found['attempts']:.2f}"
-    assert f"{none['n']} other questions" in what and f"unmarked {short(none['accuracy'])}" in what
+def test_marked_until_they_are_found() -> None:
+    rows = {
+        row["policy"]: row for row in results("evaluation_qwen05target/results.json")["rows"] if row["keys"] in (0, 3)
+    }
+    [drawn] = results("evaluation_qwen05drawn/results.json")["rows"]
+    names = ("none", "caw", "closed-0.01", "found-0.01")
+    none, *marked = (short(rows[name]["accuracy"]) for name in names)
+    found = [short(rows[name]["weighted"]["tpr_at_fpr_1e2"], 2) for name in names[1:]]
+    [(what, said)] = [item for item in measured().items() if "drawn" in item[0]]
+    labels = ("CAW", "`target`", "`found_at`")
+    shown = [f"{name} {right}, {share}" for name, right, share in zip(labels, marked, found, strict=True)]
+    assert said == "; ".join(shown)
+    assert f"{rows['caw']['n']} other questions (unmarked {none}, drawn {short(drawn['accuracy'])})" in what
+    introduction = (
+        f"({marked[1]} and {short(drawn['accuracy'])} of {rows['caw']['n']})",
+        f"({none})",
+        f"({marked[0]})",
+    )
+    assert all(part in README for part in introduction)
 
 
 def is_mean(row: dict[str, Any]) -> bool:
