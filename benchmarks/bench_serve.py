@@ -147,6 +147,7 @@ def main() -> None:
               f"{found['greatest']:.3f})", flush=True)  # fmt: skip
     if arguments.json:
         said = {"command": " ".join(["python", "benchmarks/bench_serve.py", *sys.argv[1:]]), "model": arguments.model,
+                "threads": os.environ.get("OMP_NUM_THREADS", "all"),
                 "stream": arguments.stream, "tokens": arguments.tokens, "rows": rows}  # fmt: skip
         arguments.json.write_text(json.dumps(said, indent=1) + "\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
 
 LOG = logging.getLogger("caw.serve")
+FRESH = 1.0  # seconds for which a check of the receipts counts
 
 
 def make_app(service: Service) -> FastAPI:
@@ -114,22 +116,30 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 def _add_status(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Paths for those who run the server."""
+    turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when receipts were checked, and whether that failed
 
     @app.get("/health")
     async def health() -> Response:
         engine = service.engine
         if engine.failed or engine.inbox.closed:
             return _json({"status": "failed" if engine.failed else "closing"}, 503)
-        try:
-            await service.threaded(service.receipts.check)
-        except Exception:
-            LOG.exception("receipts cannot be written")
-            return _json({"status": "receipts cannot be written"}, 503)
-        return _json({"status": "ok"})
+        async with turn:  # anyone may ask, and each check is a commit: one a second serves all who ask
+            if time.monotonic() >= checked[0] + FRESH:
+                checked[:] = [time.monotonic(), await _receipts_fail(service)]
+        return _json({"status": "receipts cannot be written" if checked[1] else "ok"}, 503 if checked[1] else 200)
 
     @app.get("/metrics")
     async def shown() -> Response:
         return Response(metrics.shown(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _receipts_fail(service: Service) -> bool:
+    try:
+        await service.threaded(service.receipts.check)
+    except Exception:
+        LOG.exception("receipts cannot be written")
+        return True
+    return False
 
 
 def _add_errors(app: FastAPI, metrics: Metrics) -> None:
@@ -151,7 +161,9 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        return await refused(request, ApiError(error.status_code, str(error.detail)))
+        answer = await refused(request, ApiError(error.status_code, str(error.detail)))
+        answer.headers.update(error.headers or {})  # which methods a path has
+        return answer
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:

@@ -110,9 +110,13 @@ class Service:
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
         try:
             for choice, request in enumerate(requests):
-                text = await self.threaded(self._text, order, tenant, choice, request, asked)
-                text.job.grammar = grammar
-                order.texts.append(text)
+                making = asyncio.ensure_future(self.threaded(self._text, order, tenant, choice, request, asked))
+                try:
+                    await asyncio.shield(making)
+                finally:  # cancelled too: its receipt may have begun, and is then closed below
+                    text = await making
+                    text.job.grammar = grammar
+                    order.texts.append(text)
             self.engine.submit([text.job for text in order.texts])
         except (BusyError, ClosedError) as error:
             await order.end("failed")

@@ -215,6 +215,19 @@ def many_keys() -> str:
     return f"{as_table(('watermark', 'what', 'seconds'), rows)}\n\n{about}"
 
 
+def serving() -> str:
+    """What serving costs beside the library."""
+    found = read_result("serve.json")
+    rows = [
+        (r["clients"], f"{middle(r['rates']['library']):.0f}", f"{middle(r['rates']['server']):.0f}",
+         f"{r['ratio']:.2f} ({r['least']:.2f} to {r['greatest']:.2f})")
+        for r in sorted(found["rows"], key=lambda row: row["clients"])
+    ]  # fmt: skip
+    header = ("clients at once, batch", "`caw.iter_generate`", "`caw serve`", "ratio, median and range")
+    what = f"Tokens for each second of processor time, {found['model']}, threads: {found['threads']}, streams."
+    return f"{as_table(header, rows)}\n\n{what} {source('serve.json')}"
+
+
 def floor() -> str:
     """Plain decoding against transformers and against the time of reading the weights once."""
     rows = [
@@ -308,7 +321,7 @@ def damage() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
-    "many-keys": many_keys,
+    "many-keys": many_keys, "serving": serving,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,

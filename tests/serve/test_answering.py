@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -11,10 +12,12 @@ from typing import Any
 
 import openai
 import pytest
-from serve.serving import NAME, Kept, Running, alone, running, until
+from serve.serving import DIRECTORY, NAME, Kept, Running, alone, running, until
 
 from caw.found.receipts import text_digest
 from caw.serve import guard
+from caw.serve.contracts import Begun
+from caw.serve.requests import CompletionRequest
 
 ASK: dict[str, Any] = {"model": NAME, "prompt": "the sky", "temperature": 0}
 SENT = {"authorization": "Bearer one", "content-type": "application/json"}
@@ -110,6 +113,28 @@ def test_no_text_is_made_whose_receipt_cannot_be_begun() -> None:
         connection.request("GET", "/health")
         health = connection.getresponse()
         assert health.status == 503 and b"receipts cannot be written" in health.read()
+
+
+def test_a_request_that_is_cancelled_while_its_receipt_begins_closes_it() -> None:
+    """As at the end of a server's patience; the receipt stayed open for ever."""
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(Kept):
+        def begin(self, begun: Begun) -> Any:
+            entered.set()
+            assert go.wait(60)
+            return super().begin(begun)
+
+    with running(log=Slow()) as served:
+        asked = CompletionRequest(model=NAME, prompt="x", n=3)
+        order = served.service.order(asked, DIRECTORY.tenants["one"], "x-")
+        waits = asyncio.run_coroutine_threadsafe(order, served.service.engine._loop)
+        assert entered.wait(60)
+        waits.cancel()
+        go.set()
+        until(lambda: served.log.closed)
+        served.idle()
+        assert [one.ending for one in served.log.closed] == ["failed"] and not served.service.open
 
 
 def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from serve.serving import KEY, MARK, NAME, OTHER, Running, alone, chat_ids, parts
+from serve.serving import KEY, MARK, NAME, OTHER, Kept, Running, alone, chat_ids, parts, running
 
 import caw
 from caw.models.teacher import log_probs
@@ -128,6 +128,17 @@ def test_strangers_are_refused_and_nothing_is_made_without_a_key(served: Running
     with pytest.raises(openai.InternalServerError, match="no key to mark with now") as failed:
         served.complete("x", key="lost")
     assert failed.value.status_code == 503 and len(served.log.begun) == begun
+
+
+def test_many_who_ask_for_its_health_cost_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a commit, and anyone may ask."""
+    checks: list[int] = []
+    monkeypatch.setattr(Kept, "check", lambda self: checks.append(1))
+    with running() as served:
+        for _ in range(5):
+            with urllib.request.urlopen(f"{served.server.url}/health") as answer:
+                assert answer.status == 200
+    assert len(checks) <= 2
 
 
 def test_health_and_metrics(served: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from typing import Any
 
@@ -158,6 +159,13 @@ def test_many_parameters_are_refused_and_strangers_before_their_bodies_are_looke
 def test_other_paths_are_unknown(served: Running, path: str) -> None:
     status, answer = ask(served, PLAIN, path)
     assert status == 404 and answer["error"]["type"] == "not_found_error"
+
+
+def test_other_methods_are_told_which_there_are(served: Running) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("TRACE", "/v1/completions")
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["allow"]) == (405, "POST") and b'"message"' in answer.read()
 
 
 def test_another_model_is_unknown(served: Running) -> None:

@@ -212,10 +212,10 @@ def test_slow_loris(server: Besieged) -> None:
 
 
 def test_slow_readers_of_streams(server: Besieged) -> None:
-    """Eight of them, as many as there are rows, who take nothing: they lose their rows and their connections."""
+    """Two, who ask for four times as many texts as there are rows and take nothing: they are cut off."""
     before = server.files
     held = []
-    for _ in range(8):
+    for _ in range(2):
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         connection.connect(("127.0.0.1", server.port))
@@ -224,7 +224,7 @@ def test_slow_readers_of_streams(server: Besieged) -> None:
     waited = [server.patience() for _ in range(10)]
     assert server.complete(max_tokens=4)
     assert max(waited) < 3
-    wait_for(lambda: server.files <= before + 4, 60)
+    wait_for(lambda: server.files <= before + 4, 240)
     for connection in held:
         connection.close()
 
