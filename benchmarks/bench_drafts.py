@@ -75,16 +75,15 @@ KEY, WARM = 15_485_863, 2
 
 def prompts(gsm8k: Path | None) -> dict[str, list[tuple[str, bool]]]:
     """(prompt, whether it is a chat) of each kind."""
-    found = {
-        "chat": [(text, True) for text in CHAT],
-        "rewriting": [(REWRITE.format(text), True) for text in TEXTS],
-        "code editing": [(EDIT.format(code), True) for code in CODES],
-    }
+    found: dict[str, list[tuple[str, bool]]] = {}
     if gsm8k is not None:
         train, test = ([json.loads(x) for x in (gsm8k / f"{name}.jsonl").open()] for name in ("train", "test"))
         shown = "".join(f"Question: {x['question']}\nAnswer: {x['answer']}\n\n" for x in train[:SHOTS])
         asked = test[FIRST : FIRST + QUESTIONS]
         found["GSM8K"] = [(f"{shown}Question: {x['question']}\nAnswer:", False) for x in asked]
+    found["rewriting"] = [(REWRITE.format(text), True) for text in TEXTS]
+    found["chat"] = [(text, True) for text in CHAT]
+    found["code editing"] = [(EDIT.format(code), True) for code in CODES]
     return found
 
 
@@ -132,7 +131,6 @@ def measure(
     for text, chat in asked:
         ids = encode(tokenizer, text, chat)
         for name, one in calls.items():
-            one(ids, WARM)  # what is left after it is prompt and decoding, as below
             start = time.thread_time()
             one(ids, WARM)
             prompt_time = time.thread_time() - start
@@ -185,12 +183,23 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = caw.load_model(args.model, dtype=args.dtype)
-    name, command = Path(args.model).name, "python benchmarks/bench_drafts.py --model MODEL --gsm8k FOLDER --json FILE"
-    found: dict[str, Any] = {"command": command, "rows": []}
+    name = Path(args.model).name
+    command = (
+        f"python benchmarks/bench_drafts.py --model {name} --dtype {args.dtype} --gsm8k FOLDER --most {args.most} "
+        f"--tokens {args.tokens} --json FILE"
+    )
+    found: dict[str, Any] = {"rows": []}
     if args.json is not None and args.json.exists():
         found = json.loads(args.json.read_text())
     found["rows"] = [row for row in found["rows"] if row["model"] != name]  # of other models they stay
-    found |= {"tokens": args.tokens, "batch": 1, "threads": 1, "clock": "thread_time", "machine": about()}
+    found |= {
+        "command": command,
+        "tokens": args.tokens,
+        "batch": 1,
+        "threads": 1,
+        "clock": "thread_time",
+        "machine": about(),
+    }
     for kind, asked in prompts(args.gsm8k).items():
         print(kind)
         for row in measure(model, tokenizer, asked[: args.most], args):

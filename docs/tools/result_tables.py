@@ -228,6 +228,18 @@ def serving() -> str:
     return f"{as_table(header, rows)}\n\n{what} {source('serve.json')}"
 
 
+def drafts() -> str:
+    """Decoding with drafts, of plain decoding without them."""
+    rows = [
+        (r["model"].split(".Q")[0], r["prompts"], r["variant"], f"{r['speed_over_plain']:.2f}",
+         *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
+         "" if r["acceptance"] is None else share(r["acceptance"]))
+        for r in read_result("drafts.json")["rows"]
+    ]  # fmt: skip
+    header = ("model", "prompts", "decoding", "speed, plain = 1", "tokens a forward", "rows", "of drafts right")
+    return f"{as_table(header, rows)}\n\n{source('drafts.json')}"
+
+
 def floor() -> str:
     """Plain decoding against transformers and against the time of reading the weights once."""
     rows = [
@@ -321,7 +333,7 @@ def damage() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
-    "many-keys": many_keys, "serving": serving,
+    "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,
