@@ -82,8 +82,8 @@ class MarkingKeys:
         """A key of a tenant, who is made if new.
 
         Args:
-            key: None = a random one. not_before, not_after: its window; None = from now on, without end. public:
-            whether anyone may ask for its mark. watermark: with which it marks, under this key; None = KGW as it is.
+            key: None = a random one. not_before, not_after: its window; None = from now on, without end.
+            public: whether anyone may ask for its mark. watermark: with which it marks, under this key; None = KGW.
 
         Raises ValueError for a window without a moment in it, for a key that the registry has, and for a watermark
         whose texts could not be read by what is known of it.
