@@ -32,6 +32,7 @@ from caw import ops
 Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row
 SEED, SPLIT, KEY = 5, 200, 0x1234_5678_9ABC_DEF0
 RARE = 1 << 16  # a green list of 0.4 %: most records hold none of it, so that whole rows are scanned
+HALF = torch.float16 if torch.cuda.is_available() else torch.float32  # a CPU has no layers of float16
 
 
 def moved(x: Any, device: str) -> Any:
@@ -181,8 +182,8 @@ def small_calls() -> Sequence[Made]:
         *[(f"topk_softmax {v} {dtype}", ops.topk_softmax, lambda *a: topk_softmax_ref(*a),
            [torch.randn(3, v).to(dtype), 100, torch.tensor([2, 0])], "softmax")
           for v, dtype in ((60, torch.float32), (4500, torch.float16), (4500, torch.float32))],
-        layer(torch.float16, SPLIT), layer(torch.float32, 60, window=40),
-        linear(1, torch.float16), linear(33, torch.bfloat16), linear(5, torch.float32),
+        layer(HALF, SPLIT), layer(torch.float32, 60, window=40),
+        linear(1, HALF), linear(33, torch.bfloat16), linear(5, torch.float32),
         commit(), *evaluator(),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
         *draws(),

@@ -26,7 +26,8 @@ COMMANDS = {
         "caw.cli.serve_command", "serve", "Serve a model as OpenAI's interface does, with every text marked."
     ),
     "detection-weights": LazyCommand(
-        "caw.cli.detection_weights_command", "detection_weights", "Make a table of weights for `caw detect --weights`."
+        "caw.cli.detection_weights_command", "detection_weights",
+        "Make a table of weights for `caw detect --weights`, or a calibration of weights from a model.",
     ),
     "label": LazyCommand(
         "caw.cli.label_command", "label",
