@@ -54,6 +54,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gate", metavar="NAME", help="this gate's tests instead of all others: python -m gates list")
     parser.addoption("--cases", type=int, metavar="N", help="N cases of each parametrised test, evenly spread")
+    parser.addoption("--later", type=int, default=0, metavar="K", help="with --cases: each of them K places later")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -68,7 +69,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of gates wait to be asked for, cases beyond `--cases` too; pytest-xdist's share of them is ordered."""
     wanted = [item for item in items if _gate(item) == config.getoption("gate")]
-    kept = set(_some(wanted, config.getoption("cases")))
+    kept = set(_some(wanted, config.getoption("cases"), config.getoption("later")))
     left_out = [item for item in items if item not in kept]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -83,8 +84,8 @@ def _gate(item: pytest.Item) -> str | None:
     return mark.args[0] if mark else None
 
 
-def _some(items: list[pytest.Item], most: int | None) -> list[pytest.Item]:
-    """At most so many cases of each function, at equal distances from the first; slow ones count for themselves."""
+def _some(items: list[pytest.Item], most: int | None, later: int) -> list[pytest.Item]:
+    """At most so many cases of each function, at equal distances, so much later; slow ones count for themselves."""
     cases: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in items:
         key = item.nodeid.split("[")[0], item.get_closest_marker("slow") is not None
@@ -92,7 +93,7 @@ def _some(items: list[pytest.Item], most: int | None) -> list[pytest.Item]:
     kept = []
     for found in cases.values():
         count = min(most or len(found), len(found))
-        kept += [found[i * len(found) // count] for i in range(count)]
+        kept += [found[(i * len(found) // count + later) % len(found)] for i in range(count)]
     return kept
 
 

@@ -3,6 +3,8 @@
 Libraries choose when they are loaded, so each set has processes of its own. Between them the sets ask each library for
 each of its choices: torch's own loops, oneDNN, MKL (torch's products), OpenBLAS (NumPy's and SciPy's), and this
 library's kernels. What differs between sets is the order of sums and the last bit: no test may depend on it.
+
+Each set takes every case of the kernels chosen here and two cases of each other test, other ones than the set before.
 """
 
 from __future__ import annotations
@@ -24,11 +26,8 @@ SETS = {
     "avx512bf16": ("avx512", "AVX512_CORE_BF16", "AVX512", "SkylakeX", "avx512bf16"),  # without tiles
 }
 MANY = ("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial")
-PHASES = (
-    (*MANY, "tests/csrc"),  # every case of the kernels chosen here
-    (*MANY, "--cases", "6", "--ignore", "tests/csrc"),
-    ("-m", "serial and not slow"),
-)
+NO_SUMS = ("tests/docs", "tests/registry", "tests/test_lazy.py", "tests/test_gates.py", "tests/test_lint_imports.py")
+ELSEWHERE = [f"--ignore={path}" for path in ("tests/csrc", *NO_SUMS)]
 
 
 @pytest.mark.gate("isa")
@@ -42,7 +41,8 @@ def test_fast_tests_with_the_instructions_of(name: str) -> None:
         pytest.skip(f"needs a processor with {name}, this one has {has}")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment |= dict(zip(NAMES, SETS[name], strict=True))
-    for phase in PHASES:
+    later = ["--cases", "2", "--later", str(list(SETS).index(name))]
+    for phase in ((*MANY, "tests/csrc"), (*MANY, *later, *ELSEWHERE), ("-m", "serial and not slow")):
         command = [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider", *phase]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
