@@ -115,8 +115,8 @@ def generate(
         on_unfound: a text that no attempt made findable is kept, dropped (its text is empty) or raised as a ValueError.
         edits: the text must also be found after this share of its words is deleted, in 0.9 of 50 seeded draws.
         detector: a `caw.detection.Detector` for the test, of the same key; None = `caw.detect` without options.
-        speculate: tokens guessed and checked ahead, which changes no text: "auto" = looked up in prompt and text where
-            it pays, on a CPU; None = none; a number = always so many; or a `Drafter`. See `trace[i].drafts`.
+        speculate: tokens guessed and checked ahead, which changes no text: "auto" = looked up in all texts of the call
+            where it pays, on a CPU, "own" = in each by itself; None = none; a number = always so many; or a `Drafter`.
 
     Returns:
         GenerationOutput, in input order; empty for an empty list. A prompt that is empty, too long or holds unknown ids

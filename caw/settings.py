@@ -17,6 +17,7 @@ OnUnfound = Literal["keep", "drop", "raise"]
 MAX_SLOTS = 32
 MAX_ATTEMPTS = 100
 MAX_DRAFTS = 64
+WHERE_IT_PAYS = ("auto", "own")  # tokens are looked up, and only where that is exact and pays
 SELECTIONS, ON_UNFOUND = ("weakest", "likeliest"), ("keep", "drop", "raise")
 OF_FOUND = ("max_attempts", "best_of", "select", "on_unfound", "edits")  # what has no effect without found_at
 MIN_TEMPERATURE = 1e-6  # logits divided by less leave float32; this is greedy long before
@@ -89,12 +90,12 @@ def check_speculate(speculate: Any) -> None:
     if speculate is None or model or callable(getattr(speculate, "follow", None)):
         return
     if isinstance(speculate, str):
-        require_choice("speculate", speculate, ("auto",), "auto")
+        require_choice("speculate", speculate, WHERE_IT_PAYS, "auto")
     elif isinstance(speculate, int) and not isinstance(speculate, bool):
         require_int("speculate", speculate, 1, MAX_DRAFTS)
     else:
         raise TypeError(
-            f"speculate must be 'auto', None, a number of tokens, a drafter or a small model, got "
+            f"speculate must be 'auto', 'own', None, a number of tokens, a drafter or a small model, got "
             f"{type(speculate).__name__}; leave it out"
         )
 

@@ -64,6 +64,7 @@ def serve(
     write_timeout: serving.WriteTimeout = 30.0,
     grace: serving.Grace = 30.0,
     max_memory: opt.MaxMemory = None,
+    drafts: serving.Drafts = True,
     compile: opt.Compile = False,
     dtype: opt.DType = "auto",
     device: opt.Device = None,
@@ -101,6 +102,7 @@ def serve(
             ), max_waiting=max_waiting, max_connections=max_connections, proxies=tuple(proxy or ()),
             max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
             read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,
+            drafts=drafts,
         )  # fmt: skip
         if registry is None:
             serving.check_access(settings, key)

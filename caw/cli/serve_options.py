@@ -34,6 +34,11 @@ Receipts = Annotated[
 Grace = Annotated[float, panel(SERVING, "Seconds that requests under way have when the server is stopped.", "--grace")]
 
 BatchSize = Annotated[int, panel(LIMITS, "Texts decoded at once.", "--batch-size")]
+Drafts = Annotated[
+    bool,
+    panel(opt.RUNNING, "Check tokens ahead that the prompt or the text suggests; the texts stay the same.",
+          "--drafts/--no-drafts"),
+]  # fmt: skip
 MaxLength = Annotated[int, panel(LIMITS, "Most tokens of a text, its prompt included.", "--max-length")]
 MaxWaiting = Annotated[int, panel(LIMITS, "Texts that may wait; more are refused with 429.", "--max-waiting")]
 MaxChoices = Annotated[int, panel(LIMITS, "Texts that one request may ask for.", "--max-choices")]

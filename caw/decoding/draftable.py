@@ -8,7 +8,7 @@ from caw import ops
 from caw.decoding.forward.fused_layers import DTYPES, fusible
 from caw.decoding.forward.prefill_attention import compiled_prefill
 from caw.models.facts import ModelFacts
-from caw.settings import Settings
+from caw.settings import WHERE_IT_PAYS, Settings
 
 MOST = 12  # drafts of one sequence in a forward, unless more are asked for
 NEVER = "speculate is None"
@@ -20,7 +20,7 @@ def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, ca
 
     captured: as in `Plan`. whole: whether rows are transformers' own, or have to be read again at some length.
 
-    Raises ValueError where drafts cannot be carried and were asked for by more than "auto".
+    Raises ValueError where drafts cannot be carried and were asked for by more than "auto" or "own".
     """
     if settings.speculate is None:
         return NEVER
@@ -33,7 +33,7 @@ def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, ca
         "texts that may outgrow the model's rotary embedding, or rows of model.generate": whole,
     }
     reason = next((name for name, there in found.items() if there), "")
-    if reason and settings.speculate != "auto":
+    if reason and settings.speculate not in WHERE_IT_PAYS:
         raise ValueError(
             f"speculate={_said(settings.speculate)} needs branching='tree' and this library's compiled steps on a CPU, "
             f"found {reason}; leave speculate out"

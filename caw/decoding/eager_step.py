@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -102,7 +102,7 @@ class StepByStep:
         """Whether a smaller batch pays when `remaining` steps are to come."""
         return True
 
-    def advance(self, rows: Sequence[Any]) -> list[tuple[StepResult, Sequence[Any]]]:
+    def advance(self, rows: Sequence[Any]) -> Iterable[tuple[StepResult, Sequence[Any]]]:
         """Results of newly finished steps, each with the sequences that were in the rows when it started."""
         return [(self.step.take(self.state, self.cache), list(rows))]
 

@@ -207,7 +207,6 @@ class Step(ABC):
         """Logits [N, V], float32 or in the model's dtype, of the first counts[b] (int64 [B]) candidates [B, Q] of each
         sequence, or more.
 
-
         Also the row of each sequence's first one, int64 [B]; its others follow.
         """
 

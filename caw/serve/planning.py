@@ -70,9 +70,10 @@ class Planned:
             strength_factor=self.factor,
         )  # fmt: skip
         work = Workload(self.settings.batch, self.max_length, limits)
-        # a text may be told between two tokens to be marked or not, and drafts decide several at once
+        # how fast one tenant's text is made must not say what is in another's
         own = Settings(
-            max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile, speculate=None
+            max_new_tokens=self.max_length, return_trace=False, max_memory=max_memory, compile=compile,
+            speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
         return make_plan(self.facts, self.watermark, self.policy, own, work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
-from caw.checks import require_int, require_number
+from caw.checks import require_bool, require_int, require_number
 from caw.serve.contracts import MarkRules
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -20,6 +20,7 @@ class ServerSettings:
     batch: texts decoded at once. max_length: tokens of a text, its prompt included. max_waiting: texts that may wait
     for a row; the next one is refused with 429. max_choices: texts of one request. max_connections: of all clients.
     proxies: addresses of proxies in front of the server, whose word for the client's address is taken.
+    drafts: whether tokens are guessed and checked ahead where that pays, which changes no text.
     max_attempts: how often a tested text may be made. max_factor: the greatest strength factor of a tenant.
     timeout: seconds of a request in all. read_timeout: of a request's head, and of its body. write_timeout: for which a
     client may take next to nothing. grace: for requests under way when the server is told to stop. max_body: bytes.
@@ -37,6 +38,7 @@ class ServerSettings:
     max_choices: int = 16
     max_connections: int = 1000
     proxies: tuple[str, ...] = ()
+    drafts: bool = True
     max_attempts: int = 4
     max_factor: float = 1.0
     timeout: float = 600.0
@@ -54,6 +56,7 @@ class ServerSettings:
             ("max_attempts", 1, 100), ("max_body", 1024, 1 << 30),
         ):  # fmt: skip
             require_int(name, getattr(self, name), low, high)
+        require_bool("drafts", self.drafts)
         for name in ("timeout", "read_timeout", "write_timeout"):
             require_number(name, getattr(self, name), 0, 86400, closed=False)
         require_number("grace", self.grace, 0, 86400, closed=True)

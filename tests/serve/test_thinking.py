@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from decoding.drafts.guessing import Knowing
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Directory, chat_ids, parts, running
 
 import caw
@@ -46,6 +47,9 @@ def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.Monke
     close = tokenizer.decode(own[24:27])
     place = next(n for n in range(1, 60) if close in tokenizer.decode([*first, *own[:n]]))
     monkeypatch.setattr(thinking, "CLOSE", close)
+    # drafts of what the section would go on with: the first one behind it must be decided as a marked token
+    drafter = Knowing([(prompt, [*first, *own])])
+    monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
     rules = MarkRules(exempt_thinking=True)
     tenants = {**DIRECTORY.tenants, "thinks": Tenant("thinks", MarkKey("k1", KEY), rules)}
     with running(directory=Directory(tenants)) as served:

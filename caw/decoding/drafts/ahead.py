@@ -57,3 +57,11 @@ class Ahead:
                 self.accepted[number] += 1
             else:
                 self.drafts[number] = []
+
+    def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
+        """(trust, tokens drafted, how many of them were right) of each draft, at the end.
+
+        What was left where a text ended (it is not active) was not wrong.
+        """
+        rows = zip(self.trusts, self.drafted, self.accepted, active, strict=True)
+        return [(trust, drafted if goes_on else right, right) for trust, drafted, right, goes_on in rows if drafted]

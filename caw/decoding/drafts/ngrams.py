@@ -80,11 +80,11 @@ class NgramFollower:
 class NgramDrafter:
     """Looks up the last tokens in the prompt, the text and the texts finished before.
 
-    Given to several calls it remembers the texts of all of them.
+    Given to several calls it remembers the texts of all of them. alone: it remembers none.
     """
 
-    def __init__(self) -> None:
-        self.earlier = EarlierTexts()
+    def __init__(self, *, alone: bool = False) -> None:
+        self.earlier = EarlierTexts(0 if alone else ROOM)
 
     def follow(self, prompt: Sequence[int]) -> NgramFollower:
         return NgramFollower(prompt, self.earlier)

@@ -14,6 +14,7 @@ from caw.decoding.drafts.step import DraftStep
 from caw.decoding.drafts.width import ROW, Always, Paying, Width
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.plan import Plan
+from caw.settings import WHERE_IT_PAYS
 
 MOST_OF_MODEL = 5  # tokens that a small model guesses at most
 
@@ -21,7 +22,7 @@ MOST_OF_MODEL = 5  # tokens that a small model guesses at most
 def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
     """(the step, why it carries no drafts: empty if it may)."""
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
-    if not why_not and speculate == "auto" and not exact_rows(model):
+    if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING
     if plan.captured:
         return FixedStep(model, plan), why_not
@@ -37,7 +38,7 @@ def _source(model: Any, plan: Plan) -> tuple[Drafter, Width]:
     if isinstance(speculate, int):
         return NgramDrafter(), Always(speculate)
     if not hasattr(speculate, "config"):
-        drafter = NgramDrafter() if speculate == "auto" else speculate
+        drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
         return drafter, Paying(MOST, ROW + getattr(drafter, "cost", 0.0))
     if speculate is model:
         raise ValueError("speculate must be a smaller model than the one that writes, got that one; leave it out")

@@ -9,6 +9,7 @@ the next forward.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -40,16 +41,23 @@ class DraftStep(EagerStep):
         self._ahead: Ahead | None = None
         self._walking = False
 
-    def run(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> list[StepResult]:
-        """One forward and all tokens that it decides, in order; texts that end rest in the state."""
+    def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
+        """One forward and the first token that it decides; texts that end rest in the state."""
         self.rows, self._tree, self._ahead = rows, None, None
         result = self.take(state, cache)
         state.finish(result.tokens, result.emitted)
-        results = [result]
+        return result
+
+    def go_on(self, state: DecodeState, cache: SiblingCache) -> Iterator[StepResult]:
+        """The other tokens that it decides, in order, without the model.
+
+        Whoever reads them may end texts, or change what is asked of the next token, between any two.
+        """
         while self._ahead is not None and (result := self._walk(state, cache, self._ahead)) is not None:
-            results.append(result)
-        self._count()
-        return results
+            yield result
+        if self._ahead is not None:
+            for trust, drafted, accepted in self._ahead.outcomes(state.active.tolist()):
+                self.proposer.saw(trust, drafted, accepted)
 
     def _walk(self, state: DecodeState, cache: SiblingCache, ahead: Ahead) -> StepResult | None:
         """The next token of every text whose draft is right so far; None where none is."""
@@ -73,6 +81,9 @@ class DraftStep(EagerStep):
                 self.slots, self._walking = self.plan.slots, False
         state.finish(result.tokens, result.emitted)
         ahead.advance(result.emitted)
+        for sequence, moved in zip(self.rows, result.emitted.tolist(), strict=True):
+            if moved and sequence is not None and sequence.trace.drafts is not None:
+                sequence.trace.drafts.accepted += 1
         return result
 
     def forward(
@@ -131,24 +142,12 @@ class DraftStep(EagerStep):
     def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
         return DraftByDraft(self, state, cache)
 
-    def _count(self) -> None:
-        """Tell the proposer and the traces which drafts were right."""
-        if self._ahead is None:
-            return
-        ahead = self._ahead
-        for sequence, trust, drafted, accepted in zip(
-            self.rows, ahead.trusts, ahead.drafted, ahead.accepted, strict=True
-        ):
-            if drafted:
-                self.proposer.saw(trust, drafted, accepted)
-            if sequence is not None and sequence.trace.drafts is not None:
-                sequence.trace.drafts.accepted += accepted
-
 
 @contextlib.contextmanager
 def _only(state: DecodeState, rows: torch.Tensor) -> Iterator[None]:
     """Inside the block only these rows (bool [B]) are active; what the others wait for stays as it is."""
-    names = ("pending", "pending_strength", "pending_capacity")
+    # a step writes these for all rows; a single row has no others
+    names = ("pending", "pending_strength", "pending_capacity") if state.batch > 1 else ()
     before, active = [getattr(state, name).clone() for name in names], state.active
     state.active = active & rows
     try:
@@ -161,18 +160,22 @@ def _only(state: DecodeState, rows: torch.Tensor) -> Iterator[None]:
 
 
 class DraftByDraft(StepByStep):
-    """Calls the step; each forward's results are there at once."""
+    """Calls the step; what a forward decides is read token by token."""
 
     def __init__(self, step: DraftStep, state: DecodeState, cache: SiblingCache) -> None:
         super().__init__(step, state, cache)
         self._before: Rows = ()
 
-    def advance(self, rows: Rows) -> list[tuple[StepResult, Rows]]:
-        """Results of one forward, in order, each with the sequences that were in the rows when it started."""
+    def advance(self, rows: Rows) -> Iterator[tuple[StepResult, Rows]]:
+        """Results of one forward, in order, each with the sequences that were in the rows when it started.
+
+        The forward has been made when this returns; what it decides after the first token is decided when asked for.
+        """
         assert isinstance(self.step, DraftStep)
         kept = list(rows)
         self._leave(kept)
-        return [(result, kept) for result in self.step.run(self.state, self.cache, kept)]
+        first = self.step.start(self.state, self.cache, kept)
+        return ((result, kept) for result in itertools.chain([first], self.step.go_on(self.state, self.cache)))
 
     def close(self) -> None:
         self._leave([])
