@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # control characters could move the cursor or recolour a terminal; Unicode has pictures of them
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 PICTURES |= dict.fromkeys(range(128, 160), 0xFFFD)
 
+# signs that show nothing, or turn the direction of what follows: a text with them reads as another than the one that is
+# tested. Unicode's Default_Ignorable_Code_Point with the other invisible format characters, but for the two that only
+# choose how the sign before them looks (FE0E, FE0F)
+HIDDEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
 SHOWN = 60  # characters of a value in a message
 
 
 def visible(text: str) -> str:
-    """The text with every control character but line breaks and tabs replaced by its picture."""
-    return text.translate(PICTURES)
+    """The text with control characters but line breaks and tabs as pictures, other invisible ones as [U+202E]."""
+    return HIDDEN.sub(_code, text.translate(PICTURES))
 
 
 def format_p(p: float) -> str:
@@ -35,3 +44,7 @@ def shown(value: Any) -> str:
         return f"an integer of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"[U+{ord(found[0]):04X}]"

@@ -12,6 +12,7 @@ from serve.serving import DIRECTORY, KEY, alone, running
 from serve.test_detecting import UNMARKED, Keys
 from serve.test_page import HOSTILE
 
+from caw.io.show import visible
 from caw.serve.contracts import MarkKey, Tenant
 from caw.serve.single import SingleTenant
 
@@ -175,7 +176,7 @@ def test_a_hostile_text_does_nothing(browser: Browser, url: str, name: str) -> N
     browser.ask(text)
     browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert browser.run("return document.getElementById('text').value") == text
-    assert browser.run("return document.querySelector('.text').textContent") == text
+    assert browser.run("return document.querySelector('.text').textContent") == visible(text)
     drawn = browser.count(".answer *")
     assert browser.count("body *") == before + drawn + 1 and browser.count(".text *") == browser.count(".text > span")
     assert browser.one("h1").text == "Is this text marked?" and browser.one("button").text == "Test it"
