@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +14,15 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
-from caw.cli.registry_options import RegistryUrl, opened, read_time, shown_time
+from caw.cli.registry_options import RegistryUrl, named, opened, read_time, shown_time
 from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.registry import Registry
+    from caw.watermarks import Watermark
 
+DAY, MINUTE = 10, 16  # letters of a time, as far as there is room for it
+WIDE = 100  # letters of a line
 TIME = "A time like 2027-01-31T12:00, in UTC"
 
 
@@ -78,12 +82,10 @@ def create(
             print(token)
             complain(f"API key {made.id} of {tenant}; the token above is shown this once")
             return
-        made_with = opt.build_watermark(watermark, "1", options)
-        if made_with is None:
-            raise ValueError("a marking key marks, got --watermark none; choose another")
         mark = found.marking.create(
-            tenant, key=given, not_before=window[0], not_after=window[1], public=public, watermark=made_with
-        )
+            tenant, key=given, not_before=window[0], not_after=window[1], public=public,
+            watermark=_made_with(watermark, options),
+        )  # fmt: skip
         print(f"marking key {mark.id} of {tenant}, from {shown_time(mark.not_before)} UTC{_end(mark.not_after)}")
 
 
@@ -134,7 +136,9 @@ def revoke(
 def list_keys(
     registry: RegistryUrl = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a key.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a key, with times to the second.")
+    ] = False,
 ) -> None:
     """List keys with their windows and states, never their secrets.
 
@@ -219,6 +223,59 @@ def reseal(registry: RegistryUrl = None) -> None:
         print(f"{opened(registry).reseal()} secrets sealed anew")
 
 
+def upgrade(
+    registry: RegistryUrl = None,
+    watermark: Annotated[
+        str,
+        opt.panel(
+            opt.MARK,
+            "With which the server marked, where keys do not say it.",
+            "--watermark",
+            metavar="|".join(opt.WATERMARKS),
+        ),
+    ] = "kgw",
+    gamma: opt.Gamma = None,
+    delta: opt.Delta = None,
+    seeding: opt.Seeding = None,
+    context_width: opt.ContextWidth = None,
+    format: opt.FormatName = None,
+    vocab_size: opt.VocabSize = None,
+    top_k_exp: opt.TopKExp = None,
+    strength_exp: opt.StrengthExp = None,
+) -> None:
+    """Bring the registry of an earlier version to this one's form: keep a copy, stop its servers, then run this.
+
+    Before form 2 a marking key did not say with which watermark it marked: say it here as it was said to `caw serve`,
+    or old texts will not be found. Receipts stay as they are, and verify as before.
+
+    Examples:
+
+    - caw keys upgrade
+    - caw keys upgrade --watermark exp --top-k-exp 5
+    """  # fmt: skip
+    with user_errors():
+        options = {
+            "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
+            "vocab-size": vocab_size, "top-k-exp": top_k_exp, "strength-exp": strength_exp,
+        }  # fmt: skip
+        url, mark = named(registry), _made_with(watermark, options)
+        from caw.registry.upgrade import upgrade_registry
+
+        done = upgrade_registry(url, mark)
+        if done.before == done.after:
+            print(f"the registry has form {done.after} already")
+        else:
+            print(f"the registry has form {done.after} now, it had {done.before}; {done.keys} keys mark with {mark}")
+
+
+def _made_with(name: str, options: dict[str, Any]) -> Watermark:
+    """The watermark of the options, under a key that is none. Raises ValueError for a bad one."""
+    mark = opt.build_watermark(name, "1", options)
+    if mark is None:
+        raise ValueError("a marking key marks, got --watermark none; choose another")
+    return mark
+
+
 def _key_of(variable: str) -> int | str:
     if not os.environ.get(variable):
         raise ValueError(f"expected a key in {variable}, got none; export it")
@@ -239,19 +296,37 @@ def _plain(key: Any) -> dict[str, Any]:
 
 
 def _show(rows: list[tuple[str, Any]], now: datetime) -> None:
+    """A table of each kind. Columns that would be empty are left out, so that 80 letters are enough."""
     from rich.console import Console
-    from rich.table import Column, Table
 
+    console = Console()
     if not rows:
         print("no keys", file=sys.stderr)
-        return
-    table = Table(
-        "kind", Column("id", no_wrap=True), "tenant", "watermark", "state", "from (UTC)", "until (UTC)", "rights"
-    )
-    for kind, key in rows:
-        begin = key.not_before if kind == "marking" else key.created
-        rights = ("anyone may ask" if key.public else "") if kind == "marking" else "may opt out" * key.may_opt_out
-        ends = shown_time(key.revoked or key.not_after)
-        mark = key.watermark["name"] if kind == "marking" else ""
-        table.add_row(kind, key.id, key.tenant, mark, key.state(now), shown_time(begin), ends, rights)
-    Console().print(table)
+    for kind, title in (("marking", "Marking keys"), ("api", "API keys")):
+        keys = [_cells(key, now, MINUTE if console.width >= WIDE else DAY) for found, key in rows if found == kind]
+        if keys:
+            console.print(_table(title, keys), end="\n\n")
+
+
+def _cells(key: Any, now: datetime, letters: int) -> dict[str, str]:
+    """What the table says of a key, by the head of its column; times with so many letters."""
+    marks = hasattr(key, "watermark")
+    return {
+        "id": key.id, "tenant": key.tenant, "watermark": key.watermark["name"] if marks else "",
+        "state": key.state(now), "from (UTC)": shown_time(key.not_before if marks else key.created)[:letters],
+        "until (UTC)": shown_time(key.revoked or key.not_after)[:letters],
+        "rights": "public" * key.public if marks else "may opt out" * key.may_opt_out,
+    }  # fmt: skip
+
+
+def _table(title: str, rows: Sequence[Mapping[str, str]]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    heads = [head for head in rows[0] if any(row[head] for row in rows)]
+    for head in heads:
+        table.add_column(head, overflow="fold", no_wrap=head != "tenant", min_width=max(len(row[head]) for row in rows)
+                         if head != "tenant" else 8)  # fmt: skip
+    for row in rows:
+        table.add_row(*(row[head] for head in heads))
+    return table

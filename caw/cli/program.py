@@ -88,6 +88,10 @@ KEYS = {
     "reseal": LazyCommand(
         "caw.cli.keys_commands", "reseal", "Seal all secrets under the first master key, so that the others can go."
     ),
+    "upgrade": LazyCommand(
+        "caw.cli.keys_commands", "upgrade",
+        "Bring the registry of an earlier version to this one's form: keep a copy, stop its servers, then run this.",
+    ),
 }  # fmt: skip
 AUDITS = {
     "export": LazyCommand(

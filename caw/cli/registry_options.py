@@ -18,13 +18,19 @@ RegistryUrl = Annotated[str | None, typer.Option("--registry", envvar="CAW_REGIS
 
 def opened(url: str | None, *, create: bool = False) -> Registry:
     """The registry that --registry or CAW_REGISTRY names. Raises ValueError, OSError or ImportError in one sentence."""
+    url = named(url)
+    from caw.registry import open_registry
+
+    return open_registry(url, create=create)
+
+
+def named(url: str | None) -> str:
+    """The URL that was given. Raises ValueError without one, ImportError where a package is missing."""
     for package in ("sqlalchemy", "cryptography"):
         require(package, "the registry")
     if url is None:
         raise ValueError("expected a registry, got none; give --registry sqlite:///keys.db or set CAW_REGISTRY")
-    from caw.registry import open_registry
-
-    return open_registry(url, create=create)
+    return url
 
 
 def read_time(option: str, text: str | None) -> datetime | None:

@@ -1,6 +1,7 @@
 """Keys, tenants and receipts in a database, for the endpoint and for the operator.
 
 open_registry    the database, by any URL that SQLAlchemy takes
+upgrade          databases that earlier versions made
 master_key       what secrets are sealed under; it stays outside the database
 marking_keys     keys that mark, with their windows: made, rotated, revoked, never deleted
 api_keys         bearer tokens, of which the database holds digests

@@ -74,18 +74,29 @@ def open_database(url: str, *, create: bool, clock: Callable[[], datetime] = utc
     Raises OSError where it cannot be reached, ValueError for a URL that is none, a database in memory, one without
     tables (unless create) and one of another version of this library; ImportError for a missing driver.
     """
-    engine = make_engine(url, create=create)
-    with naming(engine):
-        if create:
+    if create:
+        engine = make_engine(url, create=True)
+        with naming(engine):
             _create(engine, clock)
-        elif not sa.inspect(engine).has_table(tables.facts.name):
-            raise ValueError(NONE.format(_shown(engine)))
         found = Database(engine, clock)
-        with engine.connect() as connection:
-            schema = found.fact(connection, "schema")
+    else:
+        found = found_database(url, clock)
+    with naming(found.engine), found.engine.connect() as connection:
+        schema = found.fact(connection, "schema")
     if schema != tables.SCHEMA:
-        raise ValueError(f"{found.name} must hold tables of form {tables.SCHEMA}, found {schema}; use that version")
+        older = schema.isdigit() and int(schema) < int(tables.SCHEMA)
+        remedy = "keep a copy and run `caw keys upgrade`" if older else "use the version that made it"
+        raise ValueError(f"{found.name} must hold tables of form {tables.SCHEMA}, found form {schema}; {remedy}")
     return found
+
+
+def found_database(url: str, clock: Callable[[], datetime] = utc_now) -> Database:
+    """The database of a URL, of whatever form its tables are. Raises as `open_database`."""
+    engine = make_engine(url, create=False)
+    with naming(engine):
+        if not sa.inspect(engine).has_table(tables.facts.name):
+            raise ValueError(NONE.format(_shown(engine)))
+    return Database(engine, clock)
 
 
 def make_engine(url: str, *, create: bool) -> sa.Engine:
@@ -130,7 +141,7 @@ def _create(engine: sa.Engine, clock: Callable[[], datetime]) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY)))
-        tables.metadata.create_all(connection)
+        tables.metadata.create_all(connection)  # those that are there stay as they are
         if connection.execute(sa.select(tables.facts)).first() is None:
             rows = {"schema": tables.SCHEMA, "chain": secrets.token_hex(16), "changes": "0", "checked": ""}
             connection.execute(tables.facts.insert(), [{"name": n, "value": v} for n, v in rows.items()])

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA = "2"  # raised with every change of a table
+SCHEMA = "2"  # raised with every change of a table, and a step to it in upgrade.py
 NAME = 64  # longest id
 
 

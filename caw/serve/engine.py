@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,17 +43,17 @@ class Engine:
     """Decodes jobs in a thread of its own, started by `start`, ended by `close`.
 
     Args:
-        plan: of what any job may ask. most: jobs that may be under way.
+        plan: of what any job may ask. most: jobs that may be under way. shared: whether several tenants ask.
 
     tokens: new ones so far. failed: why nothing is decoded any more; "" while all is well.
     """
 
-    def __init__(self, model: Any, plan: Plan, most: int) -> None:
+    def __init__(self, model: Any, plan: Plan, most: int, *, shared: bool = False) -> None:
         self.model, self.plan = model, dataclasses.replace(plan, keep_rows=True)
         if not plan.captured:  # a captured step cannot ask what a text may go on with
             own = dataclasses.replace(plan.warper, sparse=True) if isinstance(plan.warper, Warping) else plan.warper
             self.plan = dataclasses.replace(self.plan, warper=RowMasks(own, self._grammar))
-        self.inbox, self.tokens, self.failed = Inbox(most), 0, ""
+        self.inbox, self.tokens, self.failed = Inbox(most, plan.batch, shared=shared), 0, ""
         self._making: dict[int, _Making] = {}
         self._outbox: list[tuple[Job, News]] = []
         self._decoder: Decoder | None = None
@@ -65,7 +66,7 @@ class Engine:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Let all of these wait for a row, or none. Raises BusyError or ClosedError."""
+        """Let all of these wait for a row, or none. Raises BusyError, GreedyError or ClosedError."""
         self.inbox.put(jobs)
 
     def cancel(self, job: Job) -> None:
@@ -109,7 +110,9 @@ class Engine:
 
     def _decode(self) -> None:
         """Decode until the inbox is closed."""
-        waiting = LiveWaiting(self.plan, self.inbox, self._settle, self._admit, self._gone)
+        waiting = LiveWaiting(
+            self.plan, self.inbox, self._settle, self._admit, self._gone, self._tenant_of, self._rows_held
+        )
         self._decoder = decoder = Decoder(self.model, self.plan, LOG.info, waiting)
         for sequence in decoder.run((), self._token):
             self._finished(sequence)
@@ -134,9 +137,17 @@ class Engine:
     def _tell(self, job: Job, news: News) -> None:
         """Let a job's owner know; all but tokens end the job."""
         if not isinstance(news, Token):
-            self.inbox.ended()
+            self.inbox.ended(job)
         if not job.cancelled:
             self._outbox.append((job, news))
+
+    def _tenant_of(self, number: int) -> str:
+        return self._making[number].job.tenant
+
+    def _rows_held(self) -> Counter[str]:
+        """How many rows of the batch each tenant has."""
+        assert self._decoder is not None
+        return Counter(self._tenant_of(row.index) for row in self._decoder.rows if row is not None)
 
     def _gone(self, number: int) -> bool:
         """Whether nobody waits for a request any more; then it is forgotten."""

@@ -1,18 +1,27 @@
-"""How texts get from the threads that ask for them to the one that decodes."""
+"""How texts get from the threads that ask for them to the one that decodes, and whose turn it is.
+
+Tenants that ask for much do not keep out the others: of the places to wait in, each leaves as many free as it takes,
+and a row that is free goes to the tenant that has the fewest.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from caw.decoding.plan import Plan
+from caw.decoding.request import Request
 from caw.decoding.waiting import Waiting
 from caw.serve.job import Job
 
 
 class BusyError(Exception):
     """As many texts are under way as may be."""
+
+
+class GreedyError(BusyError):
+    """One tenant has as many texts under way as it may while there are others."""
 
 
 class ClosedError(Exception):
@@ -23,28 +32,35 @@ class Inbox:
     """Jobs that have come since the decoder last looked; safe to use from any thread.
 
     Args:
-        most: jobs that may be under way, those in the batch included.
+        most: jobs that may be under way, those in the batch included. rows: of the batch.
+        shared: whether tenants share it, so that none may take all of it.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.under_way, self.closed = most, 0, False
+    def __init__(self, most: int, rows: int = 1, *, shared: bool = False) -> None:
+        self.most, self.rows, self.shared, self.under_way, self.closed = most, rows, shared, 0, False
+        self._held: Counter[str] = Counter()
         self._come: deque[Job] = deque()
         self._changed = threading.Condition()
 
     def put(self, jobs: Sequence[Job]) -> None:
-        """Hand over all of these or none. Raises BusyError or ClosedError."""
+        """Hand over all of these, one tenant's, or none. Raises BusyError, GreedyError or ClosedError."""
+        tenant = jobs[0].tenant if jobs else ""
         with self._changed:
-            self.check(len(jobs))
+            self.check(len(jobs), tenant)
             self._come.extend(jobs)
             self.under_way += len(jobs)
+            self._held[tenant] += len(jobs)
             self._changed.notify()
 
-    def check(self, count: int) -> None:
-        """Raise where so many more jobs would be refused now."""
+    def check(self, count: int, tenant: str = "") -> None:
+        """Raise where so many more jobs of a tenant would be refused now."""
         if self.closed:
             raise ClosedError
-        if self.under_way + count > self.most:
+        free = self.most - self.under_way - count
+        if free < 0:
             raise BusyError
+        if self.shared and self._held[tenant] + count > self.rows + free:
+            raise GreedyError
 
     def take(self, *, wait: bool) -> list[Job]:
         """What has come; wait: for something, or for the end."""
@@ -55,10 +71,13 @@ class Inbox:
             self._come.clear()
             return come
 
-    def ended(self, count: int = 1) -> None:
-        """So many jobs are no longer under way."""
+    def ended(self, job: Job) -> None:
+        """A job is no longer under way."""
         with self._changed:
-            self.under_way -= count
+            self.under_way -= 1
+            self._held[job.tenant] -= 1
+            if not self._held[job.tenant]:
+                del self._held[job.tenant]
 
     def close(self) -> None:
         """Take no more."""
@@ -72,7 +91,8 @@ class LiveWaiting(Waiting):
 
     Args:
         settle: called before each step and before waiting. admit: called with each job that has come.
-        gone: whether nobody waits for a request any more, by its number.
+        gone: whether nobody waits for a request any more, by its number. whose: its tenant, by its number.
+        held: rows that each tenant has.
     """
 
     def __init__(
@@ -82,9 +102,32 @@ class LiveWaiting(Waiting):
         settle: Callable[[], None],
         admit: Callable[[Job], None],
         gone: Callable[[int], bool],
+        whose: Callable[[int], str],
+        held: Callable[[], Counter[str]],
     ) -> None:
         super().__init__(plan)
         self.inbox, self.settle, self.admit, self.gone = inbox, settle, admit, gone
+        self.whose, self.held = whose, held
+        self._ahead: set[int] = set()
+
+    def add(self, request: Request, *, ahead: bool = False) -> int:
+        number = super().add(request, ahead=ahead)
+        if ahead:
+            self._ahead.add(number)
+        return number
+
+    def take(self, most: int) -> list[tuple[int, Request]]:
+        """Texts that are made again go first; then each row to the tenant with the fewest, to its oldest request."""
+        held, taken = self.held(), list[tuple[int, Request]]()
+        while self.requests and len(taken) < most:
+            order = ((one[0] not in self._ahead, held[self.whose(one[0])], place) for place, one in
+                     enumerate(self.requests))  # fmt: skip
+            place = min(order)[-1]
+            taken.append(self.requests[place])
+            del self.requests[place]
+            self._ahead.discard(taken[-1][0])
+            held[self.whose(taken[-1][0])] += 1
+        return taken
 
     def more(self, *, idle: bool) -> bool:
         while True:
@@ -92,6 +135,7 @@ class LiveWaiting(Waiting):
             for job in self.inbox.take(wait=idle and not self.requests):
                 self.admit(job)
             self.requests = deque(one for one in self.requests if not self.gone(one[0]))
+            self._ahead.intersection_update(number for number, _ in self.requests)
             if not idle or self.requests:
                 return True
             if self.inbox.closed:

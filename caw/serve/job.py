@@ -50,7 +50,7 @@ class Job:
     thinking: made anew for each attempt, follows it through its unmarked thinking section; None = all is marked alike.
     grammar: made anew for each attempt, says what the text may go on with; None = anything.
     listen: called in the event loop with each piece of news, in order. cancelled: set by `Engine.cancel`; nothing more
-    is heard then.
+    is heard then. tenant: whose it is; tenants take turns.
     """
 
     request: Request
@@ -60,4 +60,5 @@ class Job:
     tested: Callable[[], FoundTexts] | None = None
     thinking: Callable[[], Thinking] | None = None
     grammar: Callable[[], Grammar] | None = None
+    tenant: str = ""
     cancelled: bool = False

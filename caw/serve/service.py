@@ -24,7 +24,7 @@ from caw.serve.detecting import Detection
 from caw.serve.engine import Engine
 from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
 from caw.serve.grammars import Grammar, Grammars
-from caw.serve.inbox import BusyError, ClosedError
+from caw.serve.inbox import BusyError, ClosedError, GreedyError
 from caw.serve.job import Job
 from caw.serve.marking import Marking, marking_of
 from caw.serve.orders import Order, TextOrder
@@ -51,7 +51,8 @@ class Service:
     def __init__(self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog) -> None:
         self.planned, self.directory, self.receipts = planned, directory, receipts
         self.settings = settings = planned.settings
-        self.engine = Engine(planned.model, planned.plan, planned.plan.batch + settings.max_waiting)
+        most, shared = planned.plan.batch + settings.max_waiting, directory.tenant_for(None) is None
+        self.engine = Engine(planned.model, planned.plan, most, shared=shared)
         self.detection = Detection(planned, directory)
         self.open: set[Order] = set()
         self.grammars, self.no_grammars = _grammars(planned)
@@ -92,7 +93,7 @@ class Service:
         """
         self.check_model(asked.model)
         asked.check()
-        self._check_room(asked.count * count_prompts(asked))
+        self._check_room(asked.count * count_prompts(asked), tenant)
         prompts = await self.threaded(self.prompts.read, asked)
         most = self._budget(asked, prompts)
         self.planned.check_key(tenant.key)
@@ -132,13 +133,13 @@ class Service:
             said = f"the model {name[:64]!a} is not served here; ask for {self.settings.name!r}"
             raise ApiError(UNKNOWN, said, code="model_not_found", parameter="model")
 
-    def _check_room(self, count: int) -> None:
+    def _check_room(self, count: int, tenant: Tenant) -> None:
         """Raise ApiError where so many texts cannot be taken; what is checked again when they are handed over."""
         if count > self.settings.max_choices:
             said = f"a request may ask for {self.settings.max_choices} texts, got {count}; send several"
             raise ApiError(BAD, said, parameter="n")
         try:
-            self.engine.inbox.check(count)
+            self.engine.inbox.check(count, tenant.id)
         except (BusyError, ClosedError) as error:
             raise _refusal(error) from None
 
@@ -195,7 +196,7 @@ class Service:
             raise ApiError(503, "no receipt can be written, so no text is made; try again later") from error
         by_template = request.ids if isinstance(asked, ChatRequest) else ()
         thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
-        job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking)
+        job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, tenant=tenant.id)
         return TextOrder(job, begun, handle, Unfolding(stops))
 
     def _attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
@@ -228,6 +229,9 @@ def _heard(order: Order, choice: int, news: Any) -> None:
 
 
 def _refusal(error: BusyError | ClosedError) -> ApiError:
+    if isinstance(error, GreedyError):
+        said = "as many of this tenant's texts wait as may, so that there is room for others; try again later"
+        return ApiError(BUSY, said, code="tenant_queue_full")
     if isinstance(error, BusyError):
         return ApiError(BUSY, "as many texts are being made as this server may; try again later", code="queue_full")
     return ApiError(503, "the server is shutting down; try again later", code="shutting_down")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.running import assert_refused
 from registry.samples import begun, closed
+from registry.test_upgrade import FORM_1
 from typer.testing import CliRunner
 
 from caw.cli import app
@@ -60,9 +63,41 @@ def test_keys_from_the_first_to_the_last(caw: Any) -> None:
     }  # fmt: skip
     assert [r["state"] for r in listed(caw, "--tenant", "globex")] == ["waiting"]
     table = caw("keys", "list").stdout
-    assert all(row["id"] in table for row in rows) and "anyone may ask" in table and "may opt out" in table
+    assert all(row["id"] in table for row in rows) and "public" in table and "may opt out" in table
     secrets = {"secret", "digest", "key", "token"}
     assert not any(secrets & set(row) for row in rows)
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_a_list_fits_its_terminal(caw: Any, columns: str) -> None:
+    """Whole ids, states and days on 80 columns, and the minute where there is room; only tenants' names are folded."""
+    names = ("acme", "an-operator.whose-name_is-as-long-as.names-may-be-in.registry")
+    window = ("--from", "2030-01-01", "--until", "2090-01-02")
+    for name in names:
+        caw("keys", "create", name, "--watermark", "unigram", "--public", *window)
+        caw("keys", "create", name, "--api", "--opt-out", *window[2:])
+    rows = listed(caw)
+    shown = caw("keys", "list", COLUMNS=columns).stdout
+    assert max(map(len, shown.splitlines())) <= int(columns)
+    for row in rows:
+        [line] = [line for line in shown.splitlines() if row["id"] in line]
+        assert f" {row['state']} " in line and "2090-01-02" in line and row["tenant"][:8] in line
+        assert ("2090-01-02 00:00" in line) == (columns == "120")
+    assert len(rows) == 4 and shown.count("may opt out") == shown.count("public") == 2
+
+
+def test_an_old_registry_is_upgraded(caw: Any, tmp_path: Path) -> None:
+    master = {"CAW_MASTER_KEY": base64.urlsafe_b64encode(bytes(range(32))).decode()}
+    with sqlite3.connect(tmp_path / "keys.db") as connection:
+        connection.executescript(FORM_1.read_text())
+    for command in (("keys", "list"), ("keys", "create", "acme"), ("audit", "export"), ("serve", "--model", "x")):
+        options = ("--registry", caw.url) if command[0] == "serve" else ()
+        assert_refused(caw(*command, *options, **master), "found form 1; keep a copy and run `caw keys upgrade`")
+    assert_refused(caw("keys", "upgrade", "--watermark", "none", **master), "a marking key marks")
+    done = caw("keys", "upgrade", "--gamma", "0.5", **master)
+    assert done.stdout.startswith("the registry has form 2 now, it had 1; 2 keys mark with KGW(gamma=0.5"), done.output
+    assert caw("keys", "upgrade", **master).stdout == "the registry has form 2 already\n"
+    assert len(caw("keys", "list", "--json", **master).stdout.splitlines()) == 3
 
 
 def test_a_key_in_use_is_taken_over(caw: Any) -> None:

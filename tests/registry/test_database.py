@@ -37,7 +37,7 @@ def test_what_is_no_registry_is_refused(masters: MasterKeys, tmp_path: Path) -> 
 def test_tables_of_another_form_are_refused(registry: Registry, masters: MasterKeys, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "keys.db") as connection:
         connection.execute("UPDATE caw_facts SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(ValueError, match="must hold tables of form 2, found 99"):
+    with pytest.raises(ValueError, match="form 2, found form 99; use the version that made it"):
         open_registry(str(registry.database.engine.url), masters)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 from decoding.drafts.guessing import Knowing
-from serve.serving import KEY, MARK, OTHER, Kept, alone, parts, running
+from serve.serving import KEY, MARK, OTHER, Kept, alone, parts, running, until
 
 import caw
 from caw import ops
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep
-from caw.serve.inbox import BusyError, ClosedError, Inbox
+from caw.serve.inbox import BusyError, ClosedError, GreedyError, Inbox
 
 
 def test_a_step_that_fails_fails_its_texts_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,16 +89,55 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
 
 def test_an_inbox_takes_all_jobs_or_none() -> None:
     inbox: Inbox = Inbox(most=3)
-    jobs: list[Any] = [object() for _ in range(4)]
+    jobs: list[Any] = [SimpleNamespace(tenant="one") for _ in range(4)]
     with pytest.raises(BusyError):
         inbox.put(jobs)
     inbox.put(jobs[:2])
     with pytest.raises(BusyError):
         inbox.put(jobs[:2])
     assert inbox.take(wait=True) == jobs[:2] and inbox.take(wait=False) == []
-    inbox.ended()
+    inbox.ended(jobs[0])
     inbox.put(jobs[2:])
     inbox.close()
     with pytest.raises(ClosedError):
         inbox.put([])
     assert inbox.take(wait=True) == jobs[2:] and inbox.take(wait=True) == []
+
+
+def test_one_tenant_leaves_as_much_room_as_it_takes() -> None:
+    """Of two rows and six places to wait in one tenant gets five; a server that has no other gives it all eight."""
+
+    def fill(inbox: Inbox, tenant: str) -> int:
+        taken = 0
+        try:
+            while True:
+                inbox.put([SimpleNamespace(tenant=tenant)])  # type: ignore[list-item]
+                taken += 1
+        except BusyError:
+            return taken
+
+    shared = Inbox(most=8, rows=2, shared=True)
+    assert [fill(shared, tenant) for tenant in ("one", "two", "three")] == [5, 2, 1]
+    for _ in range(4):
+        shared.ended(SimpleNamespace(tenant="one"))  # type: ignore[arg-type]
+    assert [fill(shared, tenant) for tenant in ("three", "one")] == [2, 1]
+    with pytest.raises(GreedyError):
+        shared.check(1, "three")
+    shared.check(1, "four")
+    assert fill(Inbox(most=8, rows=2), "one") == 8
+
+
+def test_tenants_take_turns() -> None:
+    """One text of a tenant is not behind sixteen of another's; they are made two at a time."""
+    with running(batch=2, max_waiting=40) as served, ThreadPoolExecutor(2) as pool:
+        many = pool.submit(served.complete, "the sky", max_tokens=60, n=16)
+        until(lambda: served.service.engine.inbox.under_way == 16)
+        one = pool.submit(served.complete, "a model", key="two", max_tokens=5)
+        with pytest.raises(openai.RateLimitError, match="this tenant's texts wait") as caught:
+            served.complete("the sky", max_tokens=3, n=16)
+        assert caught.value.code == "tenant_queue_full"
+        text = one.result().choices[0].text
+        assert not many.done() and served.service.engine.tokens < 16 * 60 / 2
+        texts = [choice.text for choice in many.result().choices]
+    assert text == alone("a model", key=OTHER, max_new_tokens=5)[0]
+    assert texts == alone("the sky", max_new_tokens=60) * 16
