@@ -31,7 +31,8 @@ class Drafter(Protocol):
     """Makes followers; one object may serve many calls.
 
     One whose guesses take time says how much: an attribute `cost`, what a token takes as a share of a forward. It is
-    then asked for no more tokens than pay, and only behind the original token.
+    then asked for no more tokens than pay, and only behind the original token. One that knows how often its guesses are
+    right says so by trust: an attribute `expected`, a dict of shares.
     """
 
     def follow(self, prompt: Sequence[int]) -> Follower:

@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from caw.decoding.drafts.drafter import Guess
 
 SIZES = (5, 4, 3, 2, 1)  # tokens that have to match, the most first
-KEPT = 8  # tokens kept behind each n-gram of earlier texts
+PLACES = 3  # last places of each of the longest n-grams; the one whose match goes back farthest is taken
+LONG, LONGEST = 8, 16  # longer matches that are better reasons still
+KEPT = 12  # tokens kept behind each n-gram of earlier texts
 EARLIER = 3  # tokens of such an n-gram
 ROOM = 1 << 16  # of them, about 20 MB; the oldest are forgotten
 # which match is the better reason to guess: a longer one, and EARLIER tokens of another text over fewer of this one
-TRUST, TRUST_EARLIER = {5: 5, 4: 4, 3: 3, 2: 1, 1: 0}, 2
+TRUST, TRUST_EARLIER = {LONGEST: 7, LONG: 6, 5: 5, 4: 4, 3: 3, 2: 1, 1: 0}, 2
+# of guesses so trusted, the share of tokens that was right in four kinds of texts, see benchmarks/bench_drafts.py
+EXPECTED = {0: 0.25, 1: 0.45, 2: 0.4, 3: 0.5, 4: 0.55, 5: 0.75, 6: 0.85, 7: 0.95}
 
 
 class EarlierTexts:
@@ -46,7 +50,7 @@ class NgramFollower:
 
     def __init__(self, prompt: Sequence[int], earlier: EarlierTexts) -> None:
         self.tokens: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}  # n-gram -> place of the token behind it
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> places of the tokens behind it, the last one last
         self._earlier = earlier
         self.extend(prompt)
 
@@ -55,18 +59,31 @@ class NgramFollower:
             end = len(self.tokens)
             for size in SIZES:
                 if end >= size:
-                    self._ends[tuple(self.tokens[end - size : end])] = end
+                    places = self._ends.setdefault(tuple(self.tokens[end - size : end]), [])
+                    places.append(end)
+                    del places[: -PLACES if size == SIZES[0] else -1]
             self.tokens.append(token)
 
     def after(self, token: int, most: int) -> Guess:
         tail = [*self.tokens[1 - SIZES[0] :], token]
         for size in SIZES:
-            place = self._ends.get(tuple(tail[-size:])) if len(tail) >= size else None
-            if place is not None:
-                return Guess(self._from(place, token, most), TRUST[size])
+            places = self._ends.get(tuple(tail[-size:])) if len(tail) >= size else None
+            if places:
+                length, place = max((self._match(place, token), place) for place in places)
+                trust = max(known for known in TRUST if known <= max(length, size))
+                return Guess(self._from(place, token, most), TRUST[trust])
             if size == EARLIER and len(tail) >= EARLIER and (found := self._earlier.after(tail)):
                 return Guess(found[:most], TRUST_EARLIER)
         return Guess()
+
+    def _match(self, place: int, token: int) -> int:
+        """How many tokens before a place are those that the text and `token` end with; LONGEST at most."""
+        if self.tokens[place - 1] != token:
+            return 0
+        here, length = len(self.tokens), 1
+        while length < min(LONGEST, place) and self.tokens[place - 1 - length] == self.tokens[here - length]:
+            length += 1
+        return length
 
     def _from(self, place: int, token: int, most: int) -> list[int]:
         """The tokens from a place on; at the end of the text they go on with what is guessed, as repetitions do."""
@@ -82,6 +99,8 @@ class NgramDrafter:
 
     Given to several calls it remembers the texts of all of them. alone: it remembers none.
     """
+
+    expected = EXPECTED
 
     def __init__(self, *, alone: bool = False) -> None:
         self.earlier = EarlierTexts(0 if alone else ROOM)

@@ -8,10 +8,11 @@ from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.draftable import MOST, ROUNDING, exact_rows
 from caw.decoding.drafts.drafter import Drafter
 from caw.decoding.drafts.ngrams import NgramDrafter
+from caw.decoding.drafts.price import RowPrice, price_for
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.drafts.small_model import ModelDrafter
 from caw.decoding.drafts.step import DraftStep
-from caw.decoding.drafts.width import ROW, Always, Paying, Width
+from caw.decoding.drafts.width import Always, Paying, Width
 from caw.decoding.eager_step import EagerStep
 from caw.decoding.plan import Plan
 from caw.settings import WHERE_IT_PAYS
@@ -28,18 +29,19 @@ def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
         return FixedStep(model, plan), why_not
     if why_not:
         return EagerStep(model, plan), why_not
-    proposer = Proposer(*_source(model, plan), plan.facts.vocab_size)
-    return DraftStep(model, plan, proposer), ""
+    price = price_for(model)
+    proposer = Proposer(*_source(model, plan, price), plan.facts.vocab_size)
+    return DraftStep(model, plan, proposer, price), ""
 
 
-def _source(model: Any, plan: Plan) -> tuple[Drafter, Width]:
+def _source(model: Any, plan: Plan, price: RowPrice) -> tuple[Drafter, Width]:
     """What guesses, and how far that is followed."""
     speculate = plan.settings.speculate
     if isinstance(speculate, int):
         return NgramDrafter(), Always(speculate)
     if not hasattr(speculate, "config"):
         drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
-        return drafter, Paying(MOST, ROW + getattr(drafter, "cost", 0.0))
+        return drafter, Paying(MOST, price, getattr(drafter, "cost", 0.0), getattr(drafter, "expected", None))
     if speculate is model:
         raise ValueError("speculate must be a smaller model than the one that writes, got that one; leave it out")
     small, large = (
@@ -48,4 +50,4 @@ def _source(model: Any, plan: Plan) -> tuple[Drafter, Width]:
     )
     policy = None if plan.looks_ahead else plan.policy
     small_model = ModelDrafter(speculate, plan.watermark, policy, small / max(large, 1))
-    return small_model, Paying(MOST_OF_MODEL, ROW + small_model.cost)
+    return small_model, Paying(MOST_OF_MODEL, price, small_model.cost)

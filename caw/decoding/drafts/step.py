@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from caw.decoding.drafts.ahead import Ahead
+from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep, StepByStep
 from caw.decoding.forward.branching import forward_drafted
@@ -31,11 +33,11 @@ Rows = Sequence[ActiveSequence | None]
 
 
 class DraftStep(EagerStep):
-    """proposer: which drafts to carry. rows: the sequences of the state's rows."""
+    """proposer: which drafts to carry. price: told how long forwards take. rows: the sequences of the state's rows."""
 
-    def __init__(self, model: Any, plan: Plan, proposer: Proposer) -> None:
+    def __init__(self, model: Any, plan: Plan, proposer: Proposer, price: RowPrice) -> None:
         super().__init__(model, plan)
-        self.proposer, self.beside = proposer, plan.slots - 1
+        self.proposer, self.price, self.beside = proposer, price, plan.slots - 1
         self.rows: Rows = ()
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
         self._ahead: Ahead | None = None
@@ -95,11 +97,15 @@ class DraftStep(EagerStep):
         numbers = torch.where(state.active, counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         chains, trusts = self._propose(own)
+        start = time.perf_counter()
         if not any(chain.tokens for chain in chains):
-            return super().forward(state, cache, candidates, counts)
-        tree = DraftTree.of(own, chains, cache.lengths.tolist())
-        self._tree = tree, chains, trusts
-        return forward_drafted(self.model, cache, tree), tree.first
+            logits, first = super().forward(state, cache, candidates, counts)
+        else:
+            tree = DraftTree.of(own, chains, cache.lengths.tolist())
+            self._tree = tree, chains, trusts
+            logits, first = forward_drafted(self.model, cache, tree), tree.first
+        self.price.saw(logits.shape[0], time.perf_counter() - start)
+        return logits, first
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
         """A draft and its trust for every row."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
-ROW = 0.05  # what one row more costs, as a share of a forward of one row
+from caw.decoding.drafts.price import RowPrice
+
 PRIOR, WEIGHT = 0.5, 2.0  # share of right guesses to begin with, and how many guesses it counts as
+EXPECTED_WEIGHT = 6.0  # the same where the drafter says what share to expect
 WORTH = 1.02  # speed that a draft has to promise
 MEMORY = 0.98  # how much of the past a new guess leaves
 REST = 0.995  # the same for a guess that was not followed, so that a bad start is forgotten
@@ -40,19 +43,26 @@ class Paying(Width):
 
     Each token of a guess is taken to be right with the same chance, that of its trust. A draft of d tokens then gives
     p + p^2 + … + p^d more tokens.
+
+    price: of a row. guess: what guessing a token costs besides, as a share of a forward. expected: shares of right
+    guesses by trust, to begin with.
     """
 
-    def __init__(self, most: int = 10, row: float = ROW) -> None:
-        self.most, self.row = most, row
+    def __init__(
+        self, most: int, price: RowPrice, guess: float = 0.0, expected: Mapping[int, float] | None = None
+    ) -> None:
+        self.most, self.price, self.guess, self.expected = most, price, guess, expected or {}
         self._right: dict[int, float] = {}
         self._tried: dict[int, float] = {}
 
     def share(self, trust: int) -> float:
         """Of guesses of this trust that were right, mixed with the prior."""
-        return (self._right.get(trust, 0.0) + PRIOR * WEIGHT) / (self._tried.get(trust, 0.0) + WEIGHT)
+        prior, weight = (self.expected[trust], EXPECTED_WEIGHT) if trust in self.expected else (PRIOR, WEIGHT)
+        return (self._right.get(trust, 0.0) + prior * weight) / (self._tried.get(trust, 0.0) + weight)
 
     def of(self, trust: int, batch: int) -> int:
-        share, price = self.share(trust), self.row * batch / (1 + self.row * (batch - 1))
+        share, row = self.share(trust), self.price.share
+        price = (row + self.guess) * batch / (1 + row * (batch - 1))
         best, number, expected = WORTH, 0, 1.0
         for count in range(1, self.most + 1):
             expected += share**count

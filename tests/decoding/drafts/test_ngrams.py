@@ -6,7 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caw.decoding.drafts.drafter import Drafter, Guess
-from caw.decoding.drafts.ngrams import EARLIER, KEPT, SIZES, TRUST, TRUST_EARLIER, EarlierTexts, NgramDrafter
+from caw.decoding.drafts.ngrams import (
+    EARLIER,
+    EXPECTED,
+    KEPT,
+    LONGEST,
+    PLACES,
+    SIZES,
+    TRUST,
+    TRUST_EARLIER,
+    EarlierTexts,
+    NgramDrafter,
+)
+
+
+def matching(text: list[int], end: int) -> int:
+    """How many tokens before `end` are those that the text ends with."""
+    return next((n for n in range(min(end, LONGEST)) if text[end - 1 - n] != text[-1 - n]), min(end, LONGEST))
 
 
 @given(text=st.lists(st.integers(0, 3), max_size=40), token=st.integers(0, 3), cut=st.integers(0, 40))
@@ -16,11 +32,11 @@ def test_what_followed_the_longest_match_last(text: list[int], token: int, cut: 
     whole = [*text, token]
     expected = Guess()
     for size in SIZES:
-        starts = [
-            i for i in range(len(text) - size + 1) if whole[i : i + size] == whole[-size:] and i + size < len(text)
-        ]
-        if len(whole) > size and starts:
-            expected = Guess(whole[starts[-1] + size :][:4], TRUST[size])
+        ends = [end for end in range(size, len(text)) if whole[end - size : end] == whole[-size:]]
+        if len(whole) > size and ends:
+            lengths = {end: matching(whole, end) for end in (ends[-PLACES:] if size == SIZES[0] else ends[-1:])}
+            place = max(lengths, key=lambda end: (lengths[end], end))
+            expected = Guess(whole[place:][:4], TRUST[max(n for n in TRUST if n <= lengths[place])])
             break
     found = follower.after(token, 4)
     assert found.trust == expected.trust
@@ -30,6 +46,20 @@ def test_what_followed_the_longest_match_last(text: list[int], token: int, cut: 
 
 def test_a_repetition_goes_on() -> None:
     assert NgramDrafter().follow([7, 1, 2, 1, 2]).after(1, 5) == Guess([2, 1, 2, 1, 2], TRUST[3])
+
+
+def test_the_match_that_goes_back_farthest() -> None:
+    """Both places follow five tokens that match; before the earlier one twenty do."""
+    long = list(range(20))
+    follower = NgramDrafter().follow([*long, 50, 99, *long[15:], 60, 98, *long[:-1]])
+    assert follower.after(19, 2) == Guess([50, 99], TRUST[LONGEST])
+    assert set(TRUST.values()) | {TRUST_EARLIER} == set(EXPECTED) == set(range(len(EXPECTED)))
+
+
+def test_alone_it_remembers_nothing() -> None:
+    drafter = NgramDrafter(alone=True)
+    drafter.learn([1, 2, 3, 4, 5, 6])
+    assert drafter.follow([9, 1, 2]).after(3, 2) == Guess() and not len(drafter.earlier)
 
 
 def test_earlier_texts_help_where_the_own_match_is_shorter() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.width import Always, Paying
 
 
 def told(right: bool, times: int = 40) -> Paying:
-    width = Paying(10, row=0.05)
+    width = Paying(10, RowPrice())
     for _ in range(times):
         width.saw(1, 5, 5 if right else 0)
     return width
@@ -17,23 +18,23 @@ def told(right: bool, times: int = 40) -> Paying:
 def test_as_many_as_pay() -> None:
     assert told(right=True).of(1, 1) == 10
     assert told(right=False).of(1, 1) == 0
-    assert 0 < Paying(10, row=0.05).of(1, 1) < 10, "something in between while nothing is known"
+    assert 0 < Paying(10, RowPrice()).of(1, 1) < 10, "something in between while nothing is known"
 
 
 def test_each_trust_is_judged_by_its_own_guesses() -> None:
     width = told(right=False)
-    assert width.of(2, 1) == Paying(10, row=0.05).of(2, 1) > 0
+    assert width.of(2, 1) == Paying(10, RowPrice()).of(2, 1) > 0
 
 
 def test_fewer_where_other_texts_pay_too() -> None:
     """A token more for one of eight texts saves an eighth of a forward."""
-    widths = [Paying(10, row=0.05).of(1, batch) for batch in (1, 4, 8, 16)]
+    widths = [Paying(10, RowPrice()).of(1, batch) for batch in (1, 4, 8, 16)]
     assert widths == sorted(widths, reverse=True) and widths[0] > widths[-1]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_number_with_the_greatest_speed(share: float) -> None:
-    width = Paying(10, row=0.05)
+    width = Paying(10, RowPrice())
     for trial in range(400):
         width.saw(1, 1, int(trial % 10 < 10 * share))
     speeds = [sum(width.share(1) ** k for k in range(count + 1)) / (1 + 0.05 * count) for count in range(11)]
@@ -52,3 +53,21 @@ def test_always() -> None:
     width = Always(3)
     width.saw(0, 3, 0)
     assert width.of(0, 8) == width.most == 3
+
+
+def test_what_a_drafter_expects_is_where_it_begins() -> None:
+    width = Paying(10, RowPrice(), expected={1: 0.9, 2: 0.1})
+    assert width.share(1) == pytest.approx(0.9) and width.of(1, 1) == 10
+    assert width.share(2) == pytest.approx(0.1) and width.of(3, 1) == Paying(10, RowPrice()).of(3, 1)
+    for _ in range(60):
+        width.saw(2, 4, 4)
+    assert width.share(2) > 0.85, "but not where it stays"
+
+
+def test_costly_rows_and_guesses_are_carried_less() -> None:
+    dear = RowPrice()
+    for rows in range(1, 40):
+        dear.saw(1 + rows % 9, 1 + 0.15 * (rows % 9))
+    assert dear.share == pytest.approx(0.15, abs=0.01)
+    cheap = Paying(10, RowPrice())
+    assert Paying(10, dear).of(1, 1) < cheap.of(1, 1) > Paying(10, RowPrice(), guess=0.1).of(1, 1)
