@@ -16,7 +16,7 @@ from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
 from caw.cli.detect_output import Item, result_line, show
-from caw.cli.detect_receipts import read_receipts
+from caw.cli.detect_receipts import read_receipts, read_tests, repeat
 from caw.cli.detect_reports import report_null, report_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.io.files import check_paths
@@ -111,7 +111,7 @@ def detect(
     ] = False,
     receipt: Annotated[
         str | None,
-        opt.panel(TEST, "What `caw generate --found-at` wrote: repeat the receipts' test.", "--receipt"),
+        opt.panel(TEST, "Receipts of `caw generate` or `caw serve`: repeat their test.", "--receipt"),
     ] = None,
     as_json: Annotated[bool, opt.panel(REPORT, "Print one JSON object per text.", "--json")] = False,
     scores: Annotated[bool, opt.panel(REPORT, "Add each token's id and score to the JSON.", "--scores")] = False,
@@ -164,6 +164,7 @@ def detect(
     - caw detect --tokenizer smollm2-135m --config keys.yaml essay.txt
     - caw detect --tokenizer smollm2-135m --registry sqlite:///keys.db --tenant acme essay.txt
     - caw detect --tokenizer smollm2-135m --input out.jsonl --receipt out.jsonl
+    - caw detect --tokenizer smollm2-135m --registry sqlite:///keys.db --receipt receipts.jsonl essay.txt
     - caw detect --tokenizer smollm2-135m --null-report corpus.jsonl --qq qq.svg
     - caw detect --weights model:smollm2-135m --prompt-file question.txt --chat answer.txt
     - caw detect --weights model:smollm2-135m --input out.jsonl --prompt-field prompt
@@ -186,11 +187,15 @@ def detect(
         options = {"gamma": gamma, "seeding": seeding, "context-width": context_width, "format": format,
                    "vocab-size": vocab_size, "payload-bits": payload_bits, **of_mark}  # fmt: skip
         if registry is not None or tenant is not None:
-            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "receipt": receipt, "weights": weights,
-                      "mid-p": mid_p, "regions": regions, "scores": scores, "html": html, "null-report": null,
+            others = {"key or CAW_KEY": key, "mode": mode, "config": config, "weights": weights, "mid-p": mid_p,
+                      "regions": regions, "scores": scores, "html": html, "null-report": null,
                       "power": power, "watermark": watermark != "kgw", **options}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(given, field)
+            if receipt is not None:
+                again = read_tests(receipt), items, found, _tokenizer_for(items, tokenizer), prefix
+                bad += repeat(*again, {"fpr": fpr, "normalize": normalize}, as_json=as_json, single=input is None)
+                raise typer.Exit(BAD_LINES if bad else 0)
             search = deployed.search(found, _tokenizer_for(items, tokenizer), fpr or FPR, normalize, prefix)
             bad += deployed.test_items(search, items, as_json=as_json, single=input is None)
             raise typer.Exit(BAD_LINES if bad else 0)

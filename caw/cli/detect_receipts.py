@@ -1,4 +1,7 @@
-"""`caw detect --receipt`: the test that a receipt tells of, again: the same level, weights and text."""
+"""`caw detect --receipt`: the test that a receipt tells of, again: the same level, weights and text.
+
+Receipts are those of `caw generate --found-at`, `caw serve --receipts` and `caw audit export`: in one form.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from caw.cli.detect_model import model_of
-from caw.cli.detect_output import Item
+from caw.cli.detect_output import Item, result_line, show
 from caw.cli.errors import complain
 from caw.io.inputs import name_of, open_input, read_bounded
 from caw.io.jsonl import Row, read_rows
@@ -44,6 +47,16 @@ class Receipts:
                 f"{self.source} tells of {told.watermark} with key {told.key_id}, got {mark.name} with key "
                 f"{mark.key_id}; give the key and watermark that marked the text"
             )
+
+    def mark_among(self, marks: Mapping[str, Watermark]) -> Watermark:
+        """The watermark that these were tested for, of several by key id. Raises ValueError without it."""
+        mark = marks.get(self.any.key_id)
+        if mark is None or mark.name != self.any.watermark:
+            raise ValueError(
+                f"{self.source} tells of {self.any.watermark} with key {self.any.key_id}, which the registry has not; "
+                "give the registry that the server had"
+            )
+        return mark
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Settings of the detector: those that the receipts tell of, which the given ones (None = not) must not change.
@@ -90,61 +103,107 @@ class Receipts:
 
     def known(self, items: Sequence[Item]) -> tuple[list[Item], int]:
         """The texts that have a receipt, and how many have none (each reported; an error for a single text)."""
-        from caw.found.receipts import text_digest
+        [(_, kept)], strangers = owners(items, [self])
+        return kept, strangers
 
-        kept = []
-        for item in items:
-            if not isinstance(item.content, str):
-                raise ValueError("a receipt tells of a text, got token ids; give the text")
-            # a file's last line break is the editor's, not the text's
-            forms = {text_digest(text): text for text in (item.content.removesuffix("\n"), item.content)}
-            held = [text for digest, text in forms.items() if digest in self.by_digest]
-            if held:
-                kept.append(replace(item, content=held[-1]))
-                continue
-            said = f"no receipt in {self.source} has the text's digest: the text was changed, or is another's"
-            if len(items) == 1:
-                raise ValueError(f"{said}; leave --receipt out to test it as it is")
-            complain(f"line {item.number}: {said}")
-        return kept, len(items) - len(kept)
+
+def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[Receipts, list[Item]]], int]:
+    """The texts of each of these, and how many have no receipt (each reported; an error for a single text)."""
+    from caw.found.receipts import text_digest
+
+    found = [(each, list[Item]()) for each in told]
+    strangers = 0
+    for item in items:
+        if not isinstance(item.content, str):
+            raise ValueError("a receipt tells of a text, got token ids; give the text")
+        # a file's last line break is the editor's, not the text's
+        forms = {text_digest(text): text for text in (item.content.removesuffix("\n"), item.content)}
+        held = [(theirs, text) for digest, text in forms.items() for each, theirs in found if digest in each.by_digest]
+        if held:
+            theirs, text = held[-1]
+            theirs.append(replace(item, content=text))
+            continue
+        said = f"no receipt in {told[0].source} has the text's digest: the text was changed, or is another's"
+        if len(items) == 1:
+            raise ValueError(f"{said}; leave --receipt out to test it as it is")
+        complain(f"line {item.number}: {said}")
+        strangers += 1
+    return found, strangers
+
+
+def repeat(
+    told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Watermark], tokenizer: Any, prefix: str,
+    given: dict[str, Any], *, as_json: bool, single: bool,
+) -> int:  # fmt: skip
+    """The tests that receipts tell of, each text under its own key, printed; how many texts have no receipt."""
+    from caw.detection import Detector
+
+    found, strangers = owners(items, told)
+    results: list[tuple[Item, Any]] = []
+    for each, theirs in found:
+        if theirs:
+            detector = Detector(tokenizer, each.mark_among(marks), prefix=prefix, **each.options(given))
+            results += [(item, detector(item.content)) for item in theirs]
+    for item, result in results if as_json else ():
+        print(json.dumps(result_line(item, result, scores=False)), flush=True)
+    if not as_json:
+        show(results, single=single)
+    return strangers
 
 
 def read_receipts(source: str) -> Receipts:
-    """Receipts of a file: one as JSON, or lines of `caw generate --found-at`.
+    """Receipts of a file: one as JSON, or lines that hold some.
 
     Raises OSError, or ValueError in one sentence for what holds none, or some of different tests.
     """
+    first, *others = read_tests(source)
+    for other in others:
+        name = next(name for name in SAME if getattr(first.any, name) != getattr(other.any, name))
+        raise ValueError(
+            f"{first.source}: expected receipts of one kind of test, found another {name}; keep them in two files"
+        )
+    return first
+
+
+def read_tests(source: str) -> list[Receipts]:
+    """Receipts of a file, those of one kind of test together.
+
+    Raises OSError, or ValueError in one sentence for what holds none.
+    """
     from caw.found.receipts import Receipt
 
-    found: dict[str, Receipt] = {}
+    found: dict[str, dict[str, Receipt]] = {}
     for where, value in _objects(source):
         try:
             receipt = Receipt.from_dict(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
-        first = next(iter(found.values()), receipt)
-        for name in SAME:
-            if getattr(receipt, name) != getattr(first, name):
-                raise ValueError(
-                    f"{where}: expected receipts of one kind of test, found another {name}; keep them in two files"
-                )
-        found[receipt.digest] = receipt
+        same = json.dumps({name: value for name, value in receipt.as_dict().items() if name in SAME}, sort_keys=True)
+        found.setdefault(same, {})[receipt.digest] = receipt
     if not found:
         raise ValueError(f"{name_of(source)} must hold a receipt, found none; give what --found-at wrote")
-    return Receipts(name_of(source), found)
+    return [Receipts(name_of(source), each) for each in found.values()]
 
 
 def _objects(source: str) -> Iterator[tuple[str, Any]]:
     """What should be receipts, and where each stands: on a line, in a line's field "receipt", or over many lines."""
     with open_input(source) as stream:
-        for row in read_rows(stream):
+        for row in read_rows(stream, unique=False):  # servers write two lines of each text
             where = f"{name_of(source)}, line {row.number}"
             if not isinstance(row, Row):
-                yield name_of(source), _whole(source, f"{where}: {row.message}")
+                yield name_of(source), _told(_whole(source, f"{where}: {row.message}"))
                 return
-            held = row.value if "digest" in row.value else row.value.get("receipt")
-            if held is not None:  # other lines of `caw generate` have none
-                yield where, held
+            told = _told(row.value)
+            if told is not None:
+                yield where, told
+
+
+def _told(line: Any) -> Any:
+    """What a line says of a text's test; None where it says nothing of any."""
+    said = line["receipt"] if isinstance(line, Mapping) and "receipt" in line else line
+    if isinstance(said, Mapping) and ("ending" in said or "digest" not in said):  # a server's, which has more to say
+        return said.get("tested")
+    return said
 
 
 def _whole(source: str, otherwise: str) -> Any:

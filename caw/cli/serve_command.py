@@ -50,6 +50,7 @@ def serve(
     max_attempts: serving.MaxAttempts = 4,
     exempt_below: serving.ExemptBelow = 0,
     exempt_json: serving.ExemptJson = False,
+    exempt_tools: serving.ExemptTools = False,
     exempt_thinking: serving.ExemptThinking = False,
     max_factor: serving.MaxFactor = 4.0,
     batch_size: serving.BatchSize = 8,
@@ -98,7 +99,7 @@ def serve(
             name=name or Path(model).name, host=host, port=port, batch=batch_size, max_length=max_length,
             rules=MarkRules(
                 found_at=found_at, strict=strict, exempt_below=exempt_below, exempt_json=exempt_json,
-                exempt_thinking=exempt_thinking,
+                exempt_tools=exempt_tools, exempt_thinking=exempt_thinking,
             ), max_waiting=max_waiting, max_connections=max_connections, proxies=tuple(proxy or ()),
             max_choices=max_choices, max_attempts=max_attempts, max_factor=max_factor, timeout=timeout,
             read_timeout=read_timeout, write_timeout=write_timeout, grace=grace, max_body=max_body,

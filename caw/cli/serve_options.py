@@ -68,6 +68,7 @@ ExemptBelow = Annotated[
     int, panel(MARKING, "Leave requests for fewer new tokens than this unmarked; 0 marks all.", "--exempt-below")
 ]
 ExemptJson = Annotated[bool, panel(MARKING, "Leave texts in JSON mode unmarked.", "--exempt-json")]
+ExemptTools = Annotated[bool, panel(MARKING, "Leave calls of functions unmarked.", "--exempt-tools")]
 ExemptThinking = Annotated[
     bool, panel(MARKING, "Leave the thinking section that a text begins with unmarked.", "--exempt-thinking")
 ]

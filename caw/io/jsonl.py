@@ -43,9 +43,9 @@ class BadLine:
     message: str
 
 
-def read_rows(lines: Any) -> Iterator[Row | BadLine]:
-    """Rows and bad lines, in order, of a binary file or of its lines. Ids are unique: a repeated one is bad, and so is
-    a line too long to be held."""
+def read_rows(lines: Any, *, unique: bool = True) -> Iterator[Row | BadLine]:
+    """Rows and bad lines, in order, of a binary file or of its lines. A line too long to be held is bad, and where ids
+    have to be unique, a repeated one."""
     seen: dict[RowId, int] = {}
     found: Iterable[bytes | None] = lines_of(lines) if hasattr(lines, "readline") else lines
     for number, raw in enumerate(found, 1):
@@ -57,9 +57,9 @@ def read_rows(lines: Any) -> Iterator[Row | BadLine]:
         if not raw.strip():
             continue
         row = _parse(number, raw)
-        if isinstance(row, Row) and row.id in seen:
+        if unique and isinstance(row, Row) and row.id in seen:
             row = BadLine(number, f"id {row.id!r} must be used once, line {seen[row.id]} has it already; change one")
-        if isinstance(row, Row):
+        if unique and isinstance(row, Row):
             seen[row.id] = number
         yield row
 

@@ -3,7 +3,7 @@
 contracts    what it asks of a registry of keys and of a log of receipts
 app          what each path does; guard: what stands before it
 running      sockets and signals; connections: slow clients and too many
-requests     what clients send; prompts: their ids
+requests     what clients send; tools: functions to call; prompts: their ids
 marking      whether and how their texts are marked
 service      from a request to an order: texts whose receipts have begun
 orders       texts under way, and the pieces that go to the client; unfolding: text from tokens

@@ -20,6 +20,13 @@ MAX_SCHEMA = 1 << 16  # letters
 OBJECT = {"type": "object"}
 # no more between two parts than people write: some models would otherwise write nothing else
 RULES: Any = {"whitespace_pattern": r"[ \n\t]{0,16}", "lenient": False, "coerce_one_of": False}
+COMPACT: Any = {
+    "whitespace_flexible": False,
+    "item_separator": ",",
+    "key_separator": ":",
+    "lenient": False,
+    "coerce_one_of": False,
+}
 # at the worst a second to compile, 20 ms a token and 20 MB: a schema is a client's
 LIMITS: dict[str, Any] = {
     "max_items_in_row": 2000, "initial_lexer_fuel": 500_000, "step_lexer_fuel": 70_000, "step_max_items": 20_000,
@@ -63,14 +70,17 @@ class Grammars:
         self.limits = llguidance.LLParserLimits(**LIMITS)
         self.tokenizer = from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(ends))
 
-    def compiled(self, schema: Any) -> Callable[[], Grammar]:
-        """What makes a grammar for a text of this schema; ApiError for one that cannot be kept to."""
+    def compiled(self, schema: Any, *, compact: bool = False) -> Callable[[], Grammar]:
+        """What makes a grammar for a text of this schema; ApiError for one that cannot be kept to.
+
+        compact: without spaces and line breaks between parts, so that it is known where they begin.
+        """
         text = json.dumps(OBJECT if schema is None else schema)
         if len(text) > MAX_SCHEMA:
             said = f"a schema may have {MAX_SCHEMA} letters, got {len(text)}; simplify it"
             raise ApiError(BAD, said, parameter="response_format")
         try:
-            grammar = self.matcher.grammar_from_json_schema(text, overrides=RULES)
+            grammar = self.matcher.grammar_from_json_schema(text, overrides=COMPACT if compact else RULES)
         except ValueError as error:
             raise _refused(str(error)) from None
         # made here, which may take a second, and copied by the thread that decodes

@@ -12,6 +12,7 @@ from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
 
 OPTED_OUT, SHORT, JSON = "the client opted out", "below the exempted length", "JSON mode is exempted"
+TOOLS = "tool calls are exempted"
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,19 @@ class Marking:
 
 
 def marking_of(
-    tenant: Tenant, settings: ServerSettings, policy: Policy, *, max_tokens: int, wants: bool | None, json: bool = False
+    tenant: Tenant,
+    settings: ServerSettings,
+    policy: Policy,
+    *,
+    max_tokens: int,
+    wants: bool | None,
+    json: bool = False,
+    tools: bool = False,
 ) -> Marking:
     """What is done for a request.
 
     max_tokens: the most new tokens of each text. wants: what the client says, None = nothing. json: whether the texts
-    are made in JSON mode.
+    are made in JSON mode. tools: whether they are calls.
 
     Raises ApiError where the tenant may not have what the client wants, and where the server was planned for less than
     the tenant's rules ask for.
@@ -60,6 +68,8 @@ def marking_of(
         return Marking("", SHORT, 0.0, 0.0, None, False, False)
     if json and rules.exempt_json and wants is not True:
         return Marking("", JSON, 0.0, 0.0, None, False, False)
+    if tools and rules.exempt_tools and wants is not True:
+        return Marking("", TOOLS, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
         raise ApiError(500, "the marks asked for this API key are stronger than this server's; ask its operator")
     return Marking(
@@ -69,7 +79,8 @@ def marking_of(
         _margin(rules, policy),
         rules.found_at,
         rules.strict,
-        rules.exempt_thinking and not json,  # JSON begins at once, in whatever section the template has opened
+        rules.exempt_thinking
+        and not (json or tools),  # JSON begins at once, in whatever section the template has opened
     )
 
 

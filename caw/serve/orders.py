@@ -19,6 +19,7 @@ from caw.serve.engine import Engine
 from caw.serve.errors import ApiError
 from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.marking import Marking
+from caw.serve.tools import Calls
 from caw.serve.unfolding import Unfolding
 
 LOG = logging.getLogger("caw.serve")
@@ -60,7 +61,7 @@ class Order:
 
     id, created: what clients get. stream: whether pieces are sent as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: where it stands until all
-    of its receipts are closed.
+    of its receipts are closed. calls: the functions that its texts call, None = none.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Order:
     threaded: Threaded
     news: asyncio.Queue[tuple[int, News]]
     register: set[Order] = field(repr=False)
+    calls: Calls | None = None
     texts: list[TextOrder] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -155,12 +157,12 @@ class Order:
         if text.closed:
             return
         text.closed = True
-        receipt = text.done.receipt if text.done else None
+        receipt, digest = text.done.receipt if text.done else None, text_digest(text.unfolding.sent)
         closed = Closed(
             ending=ending, finish_reason=finish, p_value=receipt.p_value if receipt else None,
             found=receipt.found if receipt else None, reason=receipt.reason if receipt else "",
-            attempts=receipt.attempts if receipt else 1, tokens=text.tokens, digest=text_digest(text.unfolding.sent),
-            time=time.time(),
+            attempts=receipt.attempts if receipt else 1, tokens=text.tokens, digest=digest, time=time.time(),
+            tested=receipt.as_dict() if receipt and receipt.digest == digest else None,
         )  # fmt: skip
         await self.threaded(text.handle.close, closed)
 

@@ -28,8 +28,14 @@ class PromptReader:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ApiError(BAD, "the model has no chat template; use /v1/completions", parameter="messages")
         messages = [message.as_template() for message in asked.messages]
+        if any("tool_calls" in message for message in messages) and "tool_calls" not in str(
+            self.tokenizer.chat_template
+        ):
+            said = "the model's chat template has no place for calls; send what was called and found as text"
+            raise ApiError(BAD, said, parameter="messages")
+        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools or ()] if asked.calls is not None else None
         try:
-            return str(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+            return str(self.tokenizer.apply_chat_template(messages, tools, add_generation_prompt=True, tokenize=False))
         except Exception as error:  # templates raise what they like, about roles and their order
             reason = (str(error).splitlines() or ["no reason given"])[0][:200]
             said = f"the model's chat template refuses these messages: {reason}"

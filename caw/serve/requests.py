@@ -5,15 +5,17 @@ A parameter that is not served is accepted at its neutral value, at which it cha
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
+from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
 
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
-MAX_PROMPTS, MAX_PARTS, MAX_OTHERS = 1024, 4096, 256
+MAX_PROMPTS, MAX_PARTS, MAX_OTHERS, MAX_TOOLS = 1024, 4096, 256, 128
 
 T = TypeVar("T")
 # a list whose first bad item is the last one looked at: a million of them would take seconds, and each has an error
@@ -108,6 +110,11 @@ class Sampling(BaseModel):
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
+    def calls(self) -> Calls | None:
+        """What functions the texts have to call, None = none."""
+        return None
+
+    @property
     def count(self) -> int:
         """Texts that are asked for."""
         return self.n or 1
@@ -135,15 +142,46 @@ class TextPart(BaseModel):
     text: str
 
 
+class Called(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: str = Field(max_length=64)
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call in an earlier message, as this server answered it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    id: str = Field(max_length=256)
+    type: Literal["function"]
+    function: Called
+
+    def as_template(self) -> dict[str, Any]:
+        """With its arguments as an object, which templates write in their own way. Raises ApiError for no object."""
+        try:
+            arguments = json.loads(self.function.arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            said = "the arguments of a call must be a JSON object, got something else; send them as they were answered"
+            raise ApiError(BAD, said, parameter="messages")
+        return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
+
+
 class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Parts[TextPart] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = Field(default=None, max_length=256)
 
     def as_template(self) -> dict[str, Any]:
-        """What a chat template is given."""
+        """What a chat template is given. Raises ApiError for a call that no template can be given."""
         content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+        given: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
+        if self.tool_calls:
+            given["tool_calls"] = [call.as_template() for call in self.tool_calls]
+        return given if self.tool_call_id is None else {**given, "tool_call_id": self.tool_call_id}
 
 
 class ChatRequest(Sampling):
@@ -153,6 +191,12 @@ class ChatRequest(Sampling):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=1 << 24)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+
+    @property
+    def calls(self) -> Calls | None:
+        return calls_of(self.tools, self.tool_choice)
 
     @property
     def alternatives(self) -> int | None:
@@ -168,6 +212,11 @@ class ChatRequest(Sampling):
                     BAD, f"{name!a} of a message is not served by this server; leave it out",
                     parameter=f"messages[{number}]",
                 )  # fmt: skip
+        if self.calls is not None and self.json_mode:
+            said = "a text is a call or has a response_format, got both; leave one of them out"
+            raise ApiError(BAD, said, parameter="response_format")
+        if self.calls is not None and self.stops:
+            raise ApiError(BAD, "a call ends by itself, got stop as well; leave it out", parameter="stop")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(BAD, "top_logprobs needs logprobs, which is off; set it to true", parameter="top_logprobs")
 

@@ -98,15 +98,16 @@ class Service:
         most = self._budget(asked, prompts)
         self.planned.check_key(tenant.key)
         marking = marking_of(
-            tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark, json=asked.json_mode
-        )
-        grammar = await self.threaded(self._grammar, asked) if asked.json_mode else None
+            tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark, json=asked.json_mode,
+            tools=asked.calls is not None,
+        )  # fmt: skip
+        grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most)
         order = Order(
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(map(len, prompts)), self.engine, self.threaded, asyncio.Queue(),
-            self.open,
+            self.open, asked.calls,
         )  # fmt: skip
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of))
         try:
@@ -160,10 +161,13 @@ class Service:
 
     def _grammar(self, asked: Asked) -> Callable[[], Grammar]:
         """What makes the grammar of each text; ApiError where there can be none."""
-        assert asked.response_format is not None
+        where = "response_format" if asked.calls is None else "tools"
         if self.grammars is None:
-            said = f"JSON mode is not served by this server: {self.no_grammars}; leave response_format out"
-            raise ApiError(BAD, said, parameter="response_format")
+            said = f"JSON mode and calls are not served by this server: {self.no_grammars}; leave {where} out"
+            raise ApiError(BAD, said, parameter=where)
+        if asked.calls is not None:
+            return self.grammars.compiled(asked.calls.schema, compact=True)
+        assert asked.response_format is not None
         return self.grammars.compiled(asked.response_format.schema_asked)
 
     def _row(self, asked: Asked, tenant: Tenant, marking: Marking, most: int) -> RowSettings:
@@ -180,7 +184,7 @@ class Service:
     def _text(self, order: Order, tenant: Tenant, choice: int, request: Request, asked: Asked) -> TextOrder:
         """One text of an order, its receipt begun."""
         marking, stops = order.marking, StopStrings(self.planned.tokenizer, list(asked.stops))
-        buffered, tested = not order.stream or marking.strict, None
+        buffered, tested = not order.stream or marking.strict or order.calls is not None, None
         if marking.found_at is not None:
             tested = partial(self._attempts, request, stops, marking.found_at, once=not buffered)
         begun = Begun(

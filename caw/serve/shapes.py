@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from caw.io.token_texts import token_texts
 from caw.serve.job import Token
 from caw.serve.orders import Order, Piece
 
+CALLED = "tool_calls"  # why a text ended that is a call
 LEAST = -9999.0  # what OpenAI says of a token of probability 0
 
 
@@ -84,17 +86,27 @@ class Chat(Shape):
 
     whole, part, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
+    def answer(self, order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
+        return super().answer(order, [_called(order, piece) for piece in pieces])
+
+    def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
+        return super().chunk(order, _called(order, piece))
+
     def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
-        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+        if order.calls is not None:
+            message |= {"content": None, "tool_calls": _calls(order, piece)}
         return {"index": piece.choice, "message": message, "logprobs": self._log_probs(order, piece.tokens)}
 
     def delta(self, order: Order, piece: Piece) -> dict[str, Any]:
-        said = {"content": piece.text} if piece.text else {}
+        said: dict[str, Any] = {"content": piece.text} if piece.text else {}
+        if order.calls is not None:
+            said = {"tool_calls": [{"index": place, **call} for place, call in enumerate(_calls(order, piece))]}
         return {"index": piece.choice, "delta": said, "logprobs": self._log_probs(order, piece.tokens)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:
         for number in range(len(order.texts)):
-            delta = {"role": "assistant", "content": ""}
+            delta = {"role": "assistant", "content": "" if order.calls is None else None}
             choice = {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
             yield {**self._head(order, self.part), "choices": [choice]}
 
@@ -106,6 +118,17 @@ class Chat(Shape):
             for token, own, likeliest in _named(self.tokenizer, tokens, order.alternatives)
         ]
         return {"content": content, "refusal": None}
+
+
+def _calls(order: Order, piece: Piece) -> list[dict[str, Any]]:
+    assert order.calls is not None
+    return order.calls.of(piece.text, whole=piece.finish == CALLED)
+
+
+def _called(order: Order, piece: Piece) -> Piece:
+    """A piece whose reason to end is the call that it is."""
+    whole = order.calls is not None and piece.finish == "stop"
+    return replace(piece, finish=CALLED) if whole else piece
 
 
 def usage(order: Order) -> dict[str, int]:

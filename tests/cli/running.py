@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from typer.testing import CliRunner
 from caw.cli import app
 
 KEY = "correct horse battery staple"
+NOTHING: Mapping[str, str] = {}
 
 
-def run(*arguments: str, key: str | None = KEY, stdin: str | bytes | None = None) -> Any:
-    return CliRunner().invoke(app, list(arguments), env={"CAW_KEY": key}, input=stdin)
+def run(
+    *arguments: str, key: str | None = KEY, stdin: str | bytes | None = None, environment: Mapping[str, str] = NOTHING
+) -> Any:
+    return CliRunner().invoke(app, list(arguments), env={"CAW_KEY": key, **environment}, input=stdin)
 
 
 def generate(model: str, *arguments: str, **settings: Any) -> Any:

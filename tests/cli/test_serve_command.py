@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from cli.running import KEY, assert_refused, run
 
-from caw.registry import open_registry
+from caw.registry import Registry, open_registry
 from caw.registry.audit import export_lines, verify
 from caw.registry.master_key import MasterKeys, new_master_key
+from caw.serve.contracts import MarkRules
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -36,6 +38,32 @@ def test_what_cannot_be_served_is_refused_before_a_model_is_loaded(arguments: li
     assert_refused(result, said)
 
 
+def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[MarkRules] = []
+
+    def settings(**said: Any) -> None:
+        given.append(said["rules"])
+        raise ValueError("enough")
+
+    monkeypatch.setattr("caw.serve.settings.ServerSettings", settings)
+    every = [
+        "--exempt-json",
+        "--exempt-tools",
+        "--exempt-thinking",
+        "--exempt-below",
+        "30",
+        "--strict",
+        "--found-at",
+        "0.01",
+    ]
+    for options in ([], ["--exempt-tools"], every):
+        assert_refused(run("serve", "--model", "no-such-model", *options), "enough")
+    assert given == [
+        MarkRules(), MarkRules(exempt_tools=True),
+        MarkRules(0.01, True, exempt_below=30, exempt_json=True, exempt_tools=True, exempt_thinking=True),
+    ]  # fmt: skip
+
+
 def test_a_registry_stands_in_for_keys_and_receipts(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     result = run("serve", "--model", "no-such-model", "--registry", url)
@@ -52,10 +80,10 @@ def test_a_key_is_needed() -> None:
 
 @pytest.mark.slow(seconds=12)
 def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
-    """It says where it listens, answers, writes receipts, shows no key, and ends on SIGTERM with exit code 0."""
+    """It says where it listens, answers, writes receipts that `caw detect` repeats, shows no key, and ends well."""
     receipts = tmp_path / "receipts.jsonl"
     command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--receipts", str(receipts), "--threads", "1", "--max-length", "128"]  # fmt: skip
+               "--receipts", str(receipts), "--threads", "1", "--max-length", "128", "--found-at", "0.05"]  # fmt: skip
     server = subprocess.Popen(command, env={**os.environ, "CAW_KEY": KEY}, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
@@ -78,6 +106,9 @@ def test_a_server_in_a_process_of_its_own(model: str, tmp_path: Path) -> None:
     assert begun["tenant"] == "default" and len(begun["key_id"]) == 8 and closed["ending"] == "complete"
     assert KEY not in "".join([*said, rest, receipts.read_text()]) and "Traceback" not in rest
     assert receipts.stat().st_mode & 0o077 == 0
+    again = run("detect", "--tokenizer", model, "--text", answer.choices[0].text, "--receipt", str(receipts), "--json")
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["p_value"] == closed["p_value"] == closed["tested"]["p_value"]
 
 
 @pytest.mark.slow(seconds=12)
@@ -90,7 +121,7 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
         ids[tenant] = registry.marking.create(tenant).id
         _, tokens[tenant] = registry.api.create(tenant)
     command = [sys.executable, "-m", "caw.cli", "serve", "--model", model, "--port", "0", "--name", "tiny",
-               "--registry", url, "--threads", "1", "--max-length", "128"]  # fmt: skip
+               "--registry", url, "--threads", "1", "--max-length", "128", "--found-at", "0.05"]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "CAW_KEY"}
     server = subprocess.Popen(command, env={**environment, "CAW_MASTER_KEY": master}, stderr=subprocess.PIPE, text=True)
     try:
@@ -103,8 +134,7 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
         base = f"{said[-1].split('listening at ')[1].strip()}/v1"
         with pytest.raises(openai.AuthenticationError):
             ask(base, "any")
-        for tenant in tokens:
-            assert ask(base, tokens[tenant])
+        texts = [ask(base, token) for token in tokens.values()]
         registry.marking.revoke(ids["globex"])
         with pytest.raises(openai.APIError):  # no key, no text
             ask(base, tokens["globex"])
@@ -118,7 +148,23 @@ def test_a_server_with_a_registry(model: str, tmp_path: Path) -> None:
     begun = [entry["receipt"] for entry in entries if entry["kind"] == "begun"]
     assert [(each["tenant"], each["key_id"]) for each in begun] == list(ids.items())
     assert not any(secret in "".join([*said, rest]) for secret in (master, *tokens.values()))
+    repeated(model, tmp_path, registry, master, texts, [each["receipt"] for each in entries])
     registry.close()
+
+
+def repeated(model: str, folder: Path, registry: Registry, master: str, texts: list[str], receipts: Any) -> None:
+    """Each tenant's text is tested again as its receipt says, under the key that only the registry knows."""
+    lines, log, url = folder / "texts.jsonl", folder / "log.jsonl", str(registry.database.engine.url)
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, "another"]))
+    log.write_text("".join(f"{line}\n" for line in export_lines(registry.database)))
+    given = ["detect", "--tokenizer", model, "-i", str(lines), "--registry", url, "--receipt", str(log), "--json"]
+    result = run(*given, key=None, environment={"CAW_MASTER_KEY": master})
+    assert result.exit_code == 1 and "line 3: no receipt in " in result.stderr
+    found = {line["key_id"]: line["p_value"] for line in map(json.loads, result.stdout.splitlines())}
+    assert found == {each["tested"]["key_id"]: each["p_value"] for each in receipts if each.get("tested")}
+    assert len(found) == 2
+    other = run(*given[:-1], "--tenant", "acme", key=None, environment={"CAW_MASTER_KEY": master})
+    assert other.exit_code == 2 and "which the registry has not" in other.stderr
 
 
 def ask(base: str, token: str) -> str:

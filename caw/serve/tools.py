@@ -1,0 +1,102 @@
+"""Calls of functions: texts that are JSON of a function's parameters, as JSON mode makes them.
+
+Whether a model calls one at all is not left to it ("auto"): each model writes that in a way of its own, and a server
+that guesses would hand programs what nobody checked. So the request names the function, or lets the model choose one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from caw.serve.errors import BAD, ApiError
+
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # parameters of a function without any
+
+
+class Function(BaseModel):
+    """A function that may be called. strict: accepted whatever it is, because calls always keep to the schema."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["function"]
+    function: Function
+
+
+class Named(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: str = Field(max_length=64)
+
+
+class ToolChoice(BaseModel):
+    """The one function that is to be called."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["function"]
+    function: Named
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What texts have to be to be calls. functions: each text calls one of them, and names it if there are several."""
+
+    functions: tuple[Function, ...]
+
+    @property
+    def schema(self) -> Any:
+        """JSON schema of a text."""
+        if len(self.functions) == 1:
+            return _parameters(self.functions[0])
+        return {"anyOf": [
+            {
+                "type": "object", "required": ["name", "arguments"], "additionalProperties": False,
+                "properties": {"name": {"const": one.name}, "arguments": _parameters(one)},
+            }
+            for one in self.functions
+        ]}  # fmt: skip
+
+    def of(self, text: str, *, whole: bool) -> list[dict[str, Any]]:
+        """The call that a text is, in OpenAI's form; none in a text that was cut off before it named a function."""
+        for one in self.functions:
+            head = "" if len(self.functions) == 1 else f'{{"name":{json.dumps(one.name)},"arguments":'
+            if text.startswith(head):
+                arguments = text[len(head) : len(text) - (whole and bool(head))]  # without the brace around both
+                named = {"name": one.name, "arguments": arguments}
+                return [{"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": named}]
+        return []
+
+
+def calls_of(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> Calls | None:
+    """What a request's texts have to call, None = nothing. Raises ApiError for what is not served."""
+    functions = {tool.function.name: tool.function for tool in tools or ()}
+    if len(functions) < len(tools or ()):
+        raise ApiError(BAD, "tools must have different names, got one twice; rename it", parameter="tools")
+    if isinstance(choice, ToolChoice):
+        if choice.function.name not in functions:
+            said = "tool_choice must name a function of tools, got another; add it or name one of them"
+            raise ApiError(BAD, said, parameter="tool_choice")
+        return Calls((functions[choice.function.name],))
+    if choice == "required":
+        if not functions:
+            raise ApiError(BAD, "tool_choice 'required' needs tools, got none; add some", parameter="tool_choice")
+        return Calls(tuple(functions.values()))
+    if functions and choice != "none":
+        said = "tool_choice 'auto' is not served: models differ in how they call; name a function, or say 'required'"
+        raise ApiError(BAD, said, parameter="tool_choice")
+    return None
+
+
+def _parameters(function: Function) -> dict[str, Any]:
+    return NOTHING if function.parameters is None else function.parameters
