@@ -16,7 +16,7 @@ from caw.cli import detect_registry as deployed
 from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
 from caw.cli.detect_output import Item, result_line, show
-from caw.cli.detect_receipts import read_receipts, read_tests, repeat
+from caw.cli.detect_receipts import read_receipts
 from caw.cli.detect_reports import report_null, report_power
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.io.files import check_paths
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
 CHUNK = 64  # texts handed to the detector at once
-FPR = 1e-3
+FPR = deployed.FPR
 TEST, REPORT = "Test", "Reports"
 
 
@@ -192,12 +192,8 @@ def detect(
                       "power": power, "watermark": watermark != "kgw", **options}  # fmt: skip
             found = deployed.watermarks(registry, tenant, others)
             items, bad = read_items(given, field)
-            if receipt is not None:
-                again = read_tests(receipt), items, found, _tokenizer_for(items, tokenizer), prefix
-                bad += repeat(*again, {"fpr": fpr, "normalize": normalize}, as_json=as_json, single=input is None)
-                raise typer.Exit(BAD_LINES if bad else 0)
-            search = deployed.search(found, _tokenizer_for(items, tokenizer), fpr or FPR, normalize, prefix)
-            bad += deployed.test_items(search, items, as_json=as_json, single=input is None)
+            loaded, how = _tokenizer_for(items, tokenizer), {"fpr": fpr, "normalize": normalize}
+            bad += deployed.test(found, items, loaded, how, prefix, receipt, as_json=as_json, single=input is None)
             raise typer.Exit(BAD_LINES if bad else 0)
         marks = _watermarks(config, watermark, key, options)
         test = {"fpr": fpr, "mode": mode, "mid_p": mid_p or None, "normalize": normalize, "weights": weights,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from caw.cli.detect_output import Item
+from caw.cli.detect_receipts import read_tests, repeat
 from caw.cli.errors import complain
 from caw.cli.options import panel
 from caw.cli.registry_options import URL_HELP, opened
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from caw.watermarks import Watermark
 
 KEYS = "Keys of a service"
+FPR = 1e-3
 # not CAW_REGISTRY: whoever keeps a registry tests texts under other keys, too
 RegistryUrl = Annotated[
     str | None, panel(KEYS, f"Test under the marking keys of this registry. {URL_HELP}", "--registry", metavar="URL")
@@ -38,6 +40,20 @@ def watermarks(url: str | None, tenant: str | None, strangers: Mapping[str, Any]
         return registry.marking.watermarks(tenant)
     finally:
         registry.close()
+
+
+def test(
+    marks: Mapping[str, Watermark], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
+    receipt: str | None, *, as_json: bool, single: bool,
+) -> int:  # fmt: skip
+    """Test texts under all keys, or as their receipts say under the keys that these name; how many could not be.
+
+    how: "fpr" and "normalize" as they were given, None = not.
+    """
+    if receipt is not None:
+        return repeat(read_tests(receipt), items, marks, tokenizer, prefix, how, as_json=as_json, single=single)
+    keys = search(marks, tokenizer, how["fpr"] or FPR, how["normalize"], prefix)
+    return test_items(keys, items, as_json=as_json, single=single)
 
 
 def search(marks: Mapping[str, Watermark], tokenizer: Any, fpr: float, steps: str | None, prefix: str) -> KeySearch:
