@@ -9,7 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation import (
+    GenerateDecoderOnlyOutput,
+    LogitNormalization,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from caw.arguments import check_policy, check_watermark, ended_on_error
 from caw.decoding.decoder import Decoder
@@ -24,9 +38,14 @@ from caw.decoding.workload import Workload
 from caw.io.warn import warn_caller
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.settings import MAX_SLOTS, Branching, Settings
+from caw.settings import MAX_SLOTS, WHERE_IT_PAYS, Branching, Settings
 from caw.watermarks import Watermark
 
+FORGETFUL = (
+    LogitNormalization, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor, MinPLogitsWarper,
+    NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper,
+)  # fmt: skip
 EXTRA_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -42,6 +61,7 @@ def decode(
     seed: int | None = None,
     caw_streamer: Any = None,
     mark_eos: bool | None = None,
+    speculate: Any = "auto",
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a watermark inside `model.generate`.
@@ -49,6 +69,8 @@ def decode(
     Args:
         input_ids: int64 [B, T], left-padded where `attention_mask` says so.
         watermark, policy, branching, mark_eos: as in `caw.generate`.
+        speculate: too; "auto" and "own" draft nothing in train mode with dropout, and beside logits processors that may
+            remember what they saw, as drafts let the rows of a batch grow by different numbers of tokens.
         seed: of the sampling noise; None draws one from torch's generator, so torch.manual_seed governs it.
         caw_streamer: a transformers streamer; one sequence only. It is given the prompt's ids [1, T] first, then each
             token, and its end() is called whatever happens.
@@ -66,7 +88,11 @@ def decode(
         policy = check_policy(policy, facts.name)
         _warn_of_dropout(facts)
         prompts = _prompts(input_ids, model_kwargs.get("attention_mask"))
-        settings = _settings(generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos)
+        if speculate in WHERE_IT_PAYS and not all(map(_forgets, logits_processor or ())):
+            speculate = None
+        settings = _settings(
+            generation_config, input_ids.shape[1], branching, seed, watermark, policy, mark_eos, speculate
+        )
         budgets = _budgets(facts, prompts, settings.max_new_tokens)
         longest = max(len(p) + budget for p, budget in zip(prompts, budgets, strict=True))
         pad = _pad_id(generation_config, facts)
@@ -192,6 +218,7 @@ def _settings(
     watermark: Watermark | None,
     policy: Policy,
     mark_eos: bool | None,
+    speculate: Any,
 ) -> Settings:
     if seed is None:
         seed = int(torch.randint(0, 1 << 62, ()).item()) if config.do_sample else 0
@@ -206,7 +233,13 @@ def _settings(
         slots=max(1, min(candidate_slots(watermark, policy, most, policy.greatest), rungs)),
         return_trace=False,
         mark_eos=mark_eos,
+        speculate=speculate,
     )
+
+
+def _forgets(processor: Any) -> bool:
+    """Whether a processor is known to compute scores from ids and scores alone, whatever it was given before."""
+    return type(processor) in FORGETFUL
 
 
 def _facts(model: Any, config: Any) -> ModelFacts:

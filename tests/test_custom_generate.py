@@ -10,6 +10,7 @@ import pytest
 import torch
 from decoding.architectures import VOCAB, build, prompt, spread_evaluator, tokenizer
 from decoding.brute_force import BruteForce, agree
+from decoding.drafts.guessing import Knowing, keep_price_steady
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -173,6 +174,46 @@ def test_rows_that_lag_keep_their_processors(llama: Any) -> None:
 
 
 # Sampling --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["plain", "caw", "sampled"])
+def test_drafts_change_nothing(llama: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """With processors that remember nothing; stopping criteria are asked between drafted tokens too."""
+    saw: list[int] = []
+    keep_price_steady(monkeypatch)
+    monkeypatch.setattr("caw.decoding.drafts.proposer.Proposer.saw", lambda self, *counts: saw.append(counts[2]))
+    options: dict[str, Any] = {
+        "plain": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
+        "caw": {"watermark": caw.KGW(key=3), "policy": caw.CapacityPolicy(spread_evaluator(llama), theta=0.7)},
+        "sampled": {"watermark": caw.EXP(key=3), "do_sample": True, "temperature": 0.7, "top_k": 30, "seed": 5},
+    }[what]  # fmt: skip
+    made = functools.partial(
+        llama.generate, **left_padded(), custom_generate=caw.decode, max_new_tokens=NEW, pad_token_id=0,
+        **{"do_sample": False, **options},
+    )  # fmt: skip
+    plain = made(speculate=None)
+    drafter = Knowing(list(zip(PROMPTS, plain[:, -NEW:].tolist(), strict=True)), ["right", "last wrong", "too long"])
+    assert made(speculate=drafter).equal(plain) and sum(saw) > NEW // 3
+
+    class Seventh(StoppingCriteria):
+        def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+            return torch.tensor([input_ids.shape[1] >= left_padded()["input_ids"].shape[1] + 7])
+
+    assert made(speculate=drafter, stopping_criteria=[Seventh()]).equal(plain[:, : 7 - NEW])
+
+
+def test_a_processor_that_remembers_sees_rows_of_one_length(llama: Any) -> None:
+    """Unless drafts are asked for by name, there are none beside it."""
+    lengths: list[int] = []
+
+    class Counting(LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            lengths.append(input_ids.shape[1])
+            return scores
+
+    inputs = {"input_ids": torch.tensor([[5, 6, 7] * 5] * 2), "custom_generate": caw.decode, "pad_token_id": 0}
+    llama.generate(**inputs, max_new_tokens=NEW, do_sample=False, logits_processor=[Counting()])
+    assert lengths == list(range(15, 15 + NEW))
 
 
 def test_sampling_is_governed_by_seed_or_torch(llama: Any) -> None:

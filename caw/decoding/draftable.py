@@ -15,10 +15,10 @@ NEVER = "speculate is None"
 ROUNDING = "the model has layers whose rounding may depend on the number of rows"
 
 
-def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, whole: bool) -> str:
+def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool) -> str:
     """Why decoding carries no drafts; empty if it may.
 
-    captured: as in `Plan`. whole: whether rows are transformers' own, or have to be read again at some length.
+    captured: as in `Plan`. changing: whether a token's keys and values may be others the next time they are computed.
 
     Raises ValueError where drafts cannot be carried and were asked for by more than "auto" or "own".
     """
@@ -30,7 +30,7 @@ def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, ca
         "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not compiled,
         "steps that are captured or run on several devices": captured or spread,
         f"branching={settings.branching!r}": settings.branching != "tree",
-        "texts that may outgrow the model's rotary embedding, or rows of model.generate": whole,
+        "texts that may outgrow the model's rotary embedding, or dropout": changing,
     }
     reason = next((name for name, there in found.items() if there), "")
     if reason and settings.speculate not in WHERE_IT_PAYS:

@@ -118,7 +118,8 @@ def make_plan(
     capacity = cache_places(capacity, facts.device, settings.compile)
     warper = processors or make_warper(limits)
     captured = will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured)
-    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, whole=inside_generate or limit is not None)
+    changing = limit is not None or (inside_generate and facts.dropping is not None)
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing)
     spare = None
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)

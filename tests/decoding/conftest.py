@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 from decoding.architectures import CONFIGS, build
-
-from caw.decoding.drafts.price import RowPrice
+from decoding.drafts.guessing import keep_price_steady
 
 
 @pytest.fixture(autouse=True)
 def steady_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many drafts are carried does not depend on how busy the machine is."""
-
-    class Steady(RowPrice):
-        def saw(self, rows: int, seconds: float) -> None:
-            return
-
-    monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: Steady())
+    keep_price_steady(monkeypatch)
 
 
 @pytest.fixture(params=sorted(CONFIGS))

@@ -8,12 +8,11 @@ from typing import Any
 
 import openai
 import pytest
-from decoding.drafts.guessing import Knowing
+from decoding.drafts.guessing import Knowing, keep_price_steady
 from serve.serving import KEY, MARK, OTHER, Kept, alone, parts, running, until
 
 import caw
 from caw import ops
-from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep
 from caw.serve.inbox import BusyError, ClosedError, GreedyError, Inbox
@@ -79,7 +78,7 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
         known.append((parts()[1](one["prompt"])["input_ids"], made.sequences[0]))
     drafter, right = Knowing(known, ["right", "last wrong", "too long"]), []
     monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
-    monkeypatch.setattr(RowPrice, "saw", lambda *arguments: None)  # as many drafts however busy the machine is
+    keep_price_steady(monkeypatch)
     monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted: right.append(accepted))
     for drafts in (True, False):
         with running(batch=3, drafts=drafts) as served, ThreadPoolExecutor(7) as pool:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+import pytest
+
 from caw.decoding.drafts.drafter import Guess
+from caw.decoding.drafts.price import RowPrice
 
 # what becomes of the tokens to come
 MISTAKES: dict[str, Any] = {
@@ -17,6 +20,18 @@ MISTAKES: dict[str, Any] = {
     "unknown ids": lambda tokens, most: [*tokens[:1], 10**9, -1],
     "too long": lambda tokens, most: [*tokens, *[9] * (most + 5)],
 }
+
+
+class Steady(RowPrice):
+    """What a row costs as long as nothing is known."""
+
+    def saw(self, rows: int, seconds: float) -> None:
+        return
+
+
+def keep_price_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the number of drafts does not depend on how busy the machine is."""
+    monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: Steady())
 
 
 class Knowing:
