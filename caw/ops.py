@@ -322,8 +322,8 @@ small_linear = _register(
 )
 
 # weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantised.h
-# pack_blocks: uint8 [O, bytes of a row] of ggml's type `type` -> uint8 [N], what products read; `fast` rounds the rows
-#   that it is multiplied by to 8 bits
+# pack_blocks: uint8 [O, bytes of a row] of ggml's type `type` -> uint8 [N], what products read, or into `out`; `fast`
+#   rounds the rows that it is multiplied by to 8 bits
 # unpack_rows: rows of it dequantised, float32 [len(rows), K], as the gguf package does, bit for bit
 # quantised_linear: float32 x [M, K] times it transposed, plus bias; a row has the same bits whatever rows are beside it
 pack_blocks = _register(
@@ -331,6 +331,8 @@ pack_blocks = _register(
     None,
     lambda blocks, type, fast=False: blocks.new_empty((packed_bytes(blocks.shape[0], blocks.shape[1], type),)),
 )
+_pack_into = "pack_blocks_into(Tensor blocks, int type, bool fast, Tensor(a!) out) -> ()"
+pack_blocks_into = _register(_pack_into, None, lambda blocks, type, fast, out: None)
 unpack_rows = _register(
     "unpack_rows(Tensor packed, Tensor rows, int size) -> Tensor",
     None,

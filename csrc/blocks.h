@@ -94,13 +94,30 @@ struct Block {
 
 inline uint16_t read_half(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
 
+constexpr uint64_t kEveryByte = 0x0101010101010101;
+
+// `bits` bits from bit `place` on of each of `count` bytes, put into `out` from bit `to` on; count a multiple of 8. Eight
+// at once, which compilers make vectors of; bytes shifted by themselves they do not.
+inline void put_bits(const uint8_t* p, int place, int bits, int to, int64_t count, uint8_t* out) {
+  const uint64_t mask = ((uint64_t(1) << bits) - 1) * kEveryByte;
+  for (int64_t i = 0; i < count; i += 8) {
+    uint64_t from, into;
+    std::memcpy(&from, p + i, 8), std::memcpy(&into, out + i, 8);
+    into |= (from >> place & mask) << to;
+    std::memcpy(out + i, &into, 8);
+  }
+}
+
 // Two halves of sixteen bytes, the low bits first; `high` holds the fifth bits or is null.
 inline void read_nibbles(const uint8_t* p, const uint8_t* high, uint8_t* out) {
-  uint32_t fifth = 0;
-  if (high) std::memcpy(&fifth, high, 4);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = uint8_t((p[i] & 15) | (fifth >> i & 1) << 4);
-    out[i + 16] = uint8_t(p[i] >> 4 | (fifth >> (i + 16) & 1) << 4);
+  for (int i = 0; i < 16; ++i) out[i] = p[i] & 15, out[i + 16] = p[i] >> 4;
+  for (int i = 0; high && i < 4; ++i) {
+    // byte j keeps bit j, and any bit there becomes the top one, which then moves down
+    const uint64_t own = high[i] * kEveryByte & 0x8040201008040201, top = (own + 0x7f * kEveryByte) & 0x80 * kEveryByte;
+    uint64_t into;
+    std::memcpy(&into, out + 8 * i, 8);
+    into |= top >> 3;
+    std::memcpy(out + 8 * i, &into, 8);
   }
 }
 
@@ -115,9 +132,9 @@ inline void read_scales_and_minima(const uint8_t* p, Block& to) {
 }
 
 inline void read_pairs(const uint8_t* p, uint8_t* out) {  // two bits each: four times 32 from 32 bytes, twice
+  std::memset(out, 0, kSuper);
   for (int n = 0; n < 2; ++n)
-    for (int s = 0; s < 4; ++s)
-      for (int j = 0; j < 32; ++j) out[n * 128 + s * 32 + j] = p[n * 32 + j] >> (2 * s) & 3;
+    for (int s = 0; s < 4; ++s) put_bits(p + n * 32, 2 * s, 2, 0, 32, out + n * 128 + s * 32);
 }
 
 inline void read_q2_k(const uint8_t* p, Block& to) {
@@ -128,7 +145,7 @@ inline void read_q2_k(const uint8_t* p, Block& to) {
 
 inline void read_q3_k(const uint8_t* p, Block& to) {
   read_pairs(p + 32, to.quants);
-  for (int i = 0; i < kSuper; ++i) to.quants[i] = uint8_t(to.quants[i] | (p[i % 32] >> (i / 32) & 1) << 2);
+  for (int s = 0; s < 8; ++s) put_bits(p, s, 1, 2, 32, to.quants + 32 * s);
   const uint8_t* s = p + 96;
   for (int i = 0; i < 16; ++i) {
     const int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4, high = s[8 + i % 4] >> (2 * (i / 4)) & 3;
@@ -146,8 +163,7 @@ inline void read_q45_k(const uint8_t* p, bool fifth, Block& to) {
       to.quants[n * 64 + j] = low[n * 32 + j] & 15;
       to.quants[n * 64 + 32 + j] = low[n * 32 + j] >> 4;
     }
-  if (!fifth) return;
-  for (int i = 0; i < kSuper; ++i) to.quants[i] = uint8_t(to.quants[i] | (high[i % 32] >> (i / 32) & 1) << 4);
+  for (int s = 0; fifth && s < 8; ++s) put_bits(high, s, 1, 4, 32, to.quants + 32 * s);
 }
 
 inline void read_q6_k(const uint8_t* p, Block& to) {
@@ -158,11 +174,7 @@ inline void read_q6_k(const uint8_t* p, Block& to) {
     }
   const uint8_t* high = p + 128;
   for (int n = 0; n < 2; ++n)
-    for (int s = 0; s < 4; ++s)
-      for (int j = 0; j < 32; ++j) {
-        uint8_t& quant = to.quants[n * 128 + s * 32 + j];
-        quant = uint8_t(quant | (high[n * 32 + j] >> (2 * s) & 3) << 4);
-      }
+    for (int s = 0; s < 4; ++s) put_bits(high + n * 32, 2 * s, 2, 4, 32, to.quants + n * 128 + s * 32);
   std::memcpy(to.scales, p + 192, 16);
   to.d = read_half(p + 208);
 }

@@ -74,6 +74,7 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
 
 // A file's blocks of weights [O, bytes] in the layout of csrc/blocks.h, and rows of it as floats.
 Tensor pack_blocks(const Tensor& blocks, int64_t type, bool fast);
+void pack_blocks_into(const Tensor& blocks, int64_t type, bool fast, const Tensor& out);
 
 Tensor unpack_rows(const Tensor& packed, const Tensor& rows, int64_t size);
 

@@ -11,6 +11,12 @@ namespace {
 
 constexpr int64_t kMostInputs = int64_t(1) << 24, kMostOutputs = int64_t(1) << 31;
 
+// `bits` bits of every quant from bit `place` on, of 8 / bits rows in one byte.
+void gather_bits(const uint8_t* rows, int place, int bits, uint8_t* to) {
+  std::memset(to, 0, bits * kLine);
+  for (int j = 0; j < 8 / bits; ++j) put_bits(rows + j * bits * kLine, place, bits, bits * j, bits * kLine, to);
+}
+
 // rows: a unit's quants of 16 outputs, [8 rows][16 outputs][4 inputs] -> its planes.
 void write_planes(const uint8_t* rows, int bits, uint8_t* to) {
   if (bits == 8) {
@@ -23,20 +29,11 @@ void write_planes(const uint8_t* rows, int bits, uint8_t* to) {
   }
   const int above = bits >= 4 ? 4 : 0, left = bits - above;  // two bits, one, or both
   if (left >= 2) {
-    for (int64_t i = 0; i < 2 * kLine; ++i) {
-      uint8_t byte = 0;
-      for (int j = 0; j < 4; ++j) byte = uint8_t(byte | (rows[i + 2 * j * kLine] >> above & 3) << (2 * j));
-      to[i] = byte;
-    }
+    gather_bits(rows, above, 2, to);
     to += 2 * kLine;
   }
   if (left % 2 == 0) return;
-  const int place = bits - 1;
-  for (int64_t i = 0; i < kLine; ++i) {
-    uint8_t byte = 0;
-    for (int j = 0; j < kUnitRows; ++j) byte = uint8_t(byte | (rows[i + j * kLine] >> place & 1) << j);
-    to[i] = byte;
-  }
+  gather_bits(rows, bits - 1, 1, to);
 }
 
 // The quant of output o and input k of a unit.
@@ -106,9 +103,14 @@ void unpack_row(const Packed& w, int64_t row, float* out) {
   }
 }
 
-}  // namespace
+// Blocks that came as a tensor, checked.
+struct Blocks {
+  const Form* form;
+  Tensor bytes;
+  int64_t outputs, across, size;  // rows, blocks and inputs of a row
+};
 
-Tensor pack_blocks(const Tensor& blocks, int64_t type, bool fast) {
+Blocks checked(const Tensor& blocks, int64_t type) {
   const Form* form = form_of(type);
   require(form != nullptr, "type must be a block type of ggml, 2, 3, 6, 7, 8 or 10 to 14, got " + std::to_string(type));
   require(blocks.dim() == 2 && blocks.size(0) > 0 && blocks.size(1) > 0 && blocks.size(1) % form->bytes == 0,
@@ -117,10 +119,12 @@ Tensor pack_blocks(const Tensor& blocks, int64_t type, bool fast) {
   const int64_t outputs = blocks.size(0), across = blocks.size(1) / form->bytes, size = across * form->inputs();
   require(size <= kMostInputs && outputs <= kMostOutputs, "blocks must have at most 2^24 inputs and 2^31 outputs, got " +
       shape_of(blocks));
-  const Tensor input = dense(blocks);
+  return {form, dense(blocks), outputs, across, size};
+}
+
+void pack(const Blocks& given, int64_t type, bool fast, uint8_t* to) {
+  const auto& [form, input, outputs, across, size] = given;
   const uint8_t* from = static_cast<const uint8_t*>(input.const_data_ptr());
-  Tensor out = make({packed_bytes(*form, outputs, size)}, ScalarType::Byte);
-  uint8_t* to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const PackedHeader header{kPackedMark, int32_t(type), fast, outputs, size, {}};
   std::memcpy(to, &header, sizeof(header));
   const int64_t tiles = (outputs + kTileOutputs - 1) / kTileOutputs, bytes = tile_bytes(*form, size);
@@ -144,7 +148,22 @@ Tensor pack_blocks(const Tensor& blocks, int64_t type, bool fast) {
       }
     }
   });
+}
+
+}  // namespace
+
+Tensor pack_blocks(const Tensor& blocks, int64_t type, bool fast) {
+  const Blocks given = checked(blocks, type);
+  Tensor out = make({packed_bytes(*given.form, given.outputs, given.size)}, ScalarType::Byte);
+  pack(given, type, fast, static_cast<uint8_t*>(out.mutable_data_ptr()));
   return out;
+}
+
+void pack_blocks_into(const Tensor& blocks, int64_t type, bool fast, const Tensor& out) {
+  const Blocks given = checked(blocks, type);
+  require(is_packed(out) && out.is_contiguous(), "out must be a contiguous uint8 [N]; got " + shape_of(out));
+  require_shape("out", out, {packed_bytes(*given.form, given.outputs, given.size)});
+  pack(given, type, fast, static_cast<uint8_t*>(out.mutable_data_ptr()));
 }
 
 Tensor unpack_rows(const Tensor& weight, const Tensor& rows, int64_t size) {

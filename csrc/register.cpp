@@ -24,6 +24,7 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("generator_words", TORCH_BOX(&caw::generator_words));
   m.impl("small_linear", TORCH_BOX(&caw::small_linear));
   m.impl("pack_blocks", TORCH_BOX(&caw::pack_blocks));
+  m.impl("pack_blocks_into", TORCH_BOX(&caw::pack_blocks_into));
   m.impl("unpack_rows", TORCH_BOX(&caw::unpack_rows));
   m.impl("quantised_linear", TORCH_BOX(&caw::quantised_linear));
   m.impl("decoder_layer", TORCH_BOX(&caw::decoder_layer));

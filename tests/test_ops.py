@@ -181,6 +181,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         [*layer_inputs(False, packed=True), None, torch.tensor([0, 2, 2])],
     ],
     "pack_blocks": lambda: [[torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, fast] for fast in (False, True)],
+    "pack_blocks_into": lambda: [
+        [torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, True, torch.zeros_like(packed_weights())]
+    ],
     "unpack_rows": lambda: [[packed_weights(), torch.tensor([0, V - 1, 3]), 64]],
     "quantised_linear": lambda: [[torch.randn(2, 64), packed_weights(), V, bias] for bias in (None, torch.randn(V))],
     "prefill_layer": lambda: [prefill_inputs(False), [*prefill_inputs(True), 3, torch.arange(6)]],
@@ -260,7 +263,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (5, "8e927c88a74b150d"), every
+    assert (_ext.SCHEMAS, found) == (6, "a943492bd15ac6e7"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

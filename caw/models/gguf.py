@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
 from caw.requirements import require
 
-CACHE_VERSION = 1
+CACHE_VERSION, SETTINGS_VERSION = 1, 2
 
 
 def cache_root() -> Path:
@@ -30,6 +31,14 @@ def cache_folder(file: Path) -> Path:
     stat = file.stat()
     mark = hashlib.sha256(f"{CACHE_VERSION} {file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()
     return cache_root() / "models" / f"{file.stem}-{mark[:12]}"
+
+
+def settings_place(file: Path) -> Path:
+    """Where the settings and the tokenizer of a .gguf file lie or would lie; other versions make others."""
+    whole = cache_folder(file)
+    versions = [importlib.metadata.version(package) for package in ("transformers", "tokenizers")]
+    mark = hashlib.sha256(repr((SETTINGS_VERSION, versions)).encode()).hexdigest()[:8]
+    return whole.with_name(f"{whole.name}-settings-{mark}")
 
 
 def require_gguf_packages() -> None:

@@ -25,6 +25,8 @@ PLAIN: dict[int, np.dtype[Any]] = {
 }  # F32, F16 and the upper halves of BF16
 BFLOAT16 = 30
 MOST_DIMENSIONS, MOST_DEPTH = 4, 4
+# architectures whose layers are known to products with blocks; a file calls Mistral's "llama"
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class TensorInfo:
     kind: int
     offset: int
     bytes: int
+
+
+def known_type(kind: int) -> bool:
+    """Whether tensors of ggml's type of that number can be read here."""
+    return kind in PLAIN or kind in BLOCK_TYPES
 
 
 class GGUFFile:
@@ -81,10 +88,11 @@ class GGUFFile:
             return (plain.astype("<u4") << 16).view("<f4").reshape(info.shape)
         return plain.astype(np.float32).reshape(info.shape)
 
-    def forget(self) -> None:
-        """Let the system take back the memory of what was read."""
-        if hasattr(self._data, "madvise"):
-            self._data.madvise(mmap.MADV_DONTNEED)
+    def forget(self, info: TensorInfo) -> None:
+        """Let the system take back the memory through which a tensor was read."""
+        if hasattr(self._data, "madvise") and info.bytes:
+            begin = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self._data.madvise(mmap.MADV_DONTNEED, begin, info.offset + info.bytes - begin)
 
     def _broken(self, found: str) -> ValueError:
         return ValueError(f"expected a whole GGUF file, found {found} in {self.path}; download it again")

@@ -12,6 +12,9 @@ import mmap
 
 import torch
 
+from caw import ops
+from caw.ops_ref.block_types import packed_bytes
+
 LINE, AREA, PAGE = 64, 1 << 26, 1 << 21  # bytes; what is not written of an area takes no memory
 
 
@@ -22,20 +25,24 @@ class HugePages:
         self._area: mmap.mmap | None = None
         self._at = 0
 
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a dense CPU tensor in huge pages; itself where there are none (other systems, switched off).
+    def pack(self, blocks: torch.Tensor, kind: int, fast: bool = False) -> torch.Tensor:
+        """`ops.pack_blocks` of uint8 [outputs, bytes of a row] of ggml's type `kind`, written where it stays."""
+        out = self.empty(packed_bytes(blocks.shape[0], blocks.shape[1], kind))
+        ops.pack_blocks_into(blocks, kind, fast, out)
+        return out
 
-        Each copy is a storage of its own, begins at a multiple of 64 bytes and keeps its area alive.
+    def empty(self, count: int) -> torch.Tensor:
+        """uint8 [count] in huge pages; where torch puts it if there are none (other systems, switched off).
+
+        Each is a storage of its own, begins at a multiple of 64 bytes and keeps its area alive.
         """
-        if not tensor.numel():
-            return tensor
-        if self._area is None or self._at + tensor.nbytes > len(self._area):
-            self._area, self._at = _new_area(tensor.nbytes), 0
-        if self._area is None:
-            return tensor
-        place = torch.frombuffer(self._area, dtype=tensor.dtype, count=tensor.numel(), offset=self._at)
-        self._at += -(-tensor.nbytes // LINE) * LINE
-        return place.view(tensor.shape).copy_(tensor)
+        if self._area is None or self._at + count > len(self._area):
+            self._area, self._at = _new_area(count), 0
+        if self._area is None or not count:
+            return torch.empty(count, dtype=torch.uint8)
+        place = torch.frombuffer(self._area, dtype=torch.uint8, count=count, offset=self._at)
+        self._at += -(-count // LINE) * LINE
+        return place
 
 
 def _new_area(least: int) -> mmap.mmap | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
-from caw.models.gguf import dequantised, require_gguf_packages
+from caw.models.gguf import cache_folder, dequantised, require_gguf_packages
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantised_choice import FILE_WEIGHTS, check_quantised
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
@@ -37,8 +37,8 @@ def load_model(
     Returns:
         (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
 
-    Raises FileNotFoundError, ValueError or OSError in one sentence. A .gguf file is dequantised once and cached
-    (`CAW_CACHE`, default ~/.cache/caw); later runs read the cache.
+    Raises FileNotFoundError, ValueError or OSError in one sentence. What takes long to make out of a .gguf file is
+    cached (`CAW_CACHE`, default ~/.cache/caw): the tokenizer, and the numbers of one that is dequantised.
     """
     require_name(name)
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -71,26 +71,40 @@ def _load_quantised(
 ) -> Any:
     """The model with quantised weights; ValueError where they cannot be had."""
     check_quantised(weights, source, device, dtype)
-    # these import torch and numpy, which the help of a command would wait for
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    survive_forks()
+    if weights in FILE_WEIGHTS:
+        return _load_file(name, source, fast=weights == "file-fast")
+    # these import torch, which the help of a command would wait for
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from caw.models.gguf_settings import settings_folder
-    from caw.models.quantised_gguf import quantised_model
     from caw.models.rounding import quantise
 
-    from_file = weights in FILE_WEIGHTS
-    folder, local = (settings_folder(source), True) if from_file else folder_or_hub_id(name)
-    survive_forks()
+    folder, local = folder_or_hub_id(name)
     with quiet(), one_sentence(name):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
-        config = AutoConfig.from_pretrained(folder, local_files_only=local)
-    if from_file:
-        return _named(name, quantised_model(source, config, fast=weights == "file-fast"), tokenizer)
-    import torch
-
-    with quiet(), one_sentence(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=local)
     return _named(name, quantise(model.eval().requires_grad_(False), weights), tokenizer)
+
+
+def _load_file(name: str | Path, source: Path, fast: bool) -> Any:
+    """The model on the blocks of a .gguf file."""
+    from transformers import AutoConfig
+
+    from caw.models.gguf_file import GGUFFile
+    from caw.models.gguf_settings import settings_folder, settings_tokenizer
+    from caw.models.heap import give_back
+    from caw.models.quantised_gguf import quantised_model
+
+    cache_folder(source)  # refuses what is no GGUF file at all with its own words
+    file = GGUFFile(source)
+    folder = settings_folder(source)
+    with quiet(), one_sentence(name):
+        tokenizer = settings_tokenizer(folder)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    model = quantised_model(file, config, fast=fast)
+    give_back()
+    return _named(name, model, tokenizer)
 
 
 def load_tokenizer(name: str | Path) -> Any:

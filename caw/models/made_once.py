@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+LIST = "files.json"
 PARTIAL, LEFTOVER_SECONDS = ".partial-", 24 * 3600
 
 
-def made_once(target: Path, make: Callable[[Path], None]) -> str:
-    """The folder `target`; where it has no config.json yet, `make` fills a temporary one, which is moved in place.
+def has_config(target: Path) -> bool:
+    """Whether it is a folder with a config.json, which is written before a folder is moved in place."""
+    return (target / "config.json").is_file()
+
+
+def write_list(folder: Path, **facts: Any) -> None:
+    """Write the digests of the files in a folder into it, and facts about them."""
+    content = json.dumps({"facts": facts, "files": _digests(folder)})
+    (folder / LIST).write_text(content, encoding="utf-8")
+
+
+def listed(folder: Path) -> dict[str, Any] | None:
+    """The facts that were written with the list of a folder; None unless it holds those files, and no others."""
+    try:
+        found = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        return dict(found["facts"]) if found["files"] == _digests(folder) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.iterdir() if path.name != LIST)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def made_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool] = has_config) -> str:
+    """The folder `target`; where it is not `whole` yet, `make` fills a temporary one, which is moved in place.
 
     Raises PermissionError, in one sentence, where the cache cannot be written, and what `make` raises.
     """
-    if not (target / "config.json").is_file():
+    if not whole(target):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _drop_leftovers(target)
-            _fill(target, make)
+            _drop_leftovers(target, whole)
+            _fill(target, make, whole)
         except PermissionError as error:
             raise PermissionError(
                 f"cannot write the model cache {target.parent}; set CAW_CACHE to a folder you can write"
@@ -29,9 +58,9 @@ def made_once(target: Path, make: Callable[[Path], None]) -> str:
     return str(target)
 
 
-def _drop_leftovers(target: Path) -> None:
-    """Remove a target without a config, and old leftovers of killed runs."""
-    if target.exists():
+def _drop_leftovers(target: Path, whole: Callable[[Path], bool]) -> None:
+    """Remove a target that is not whole, and old leftovers of killed runs."""
+    if target.exists() and not whole(target):
         shutil.rmtree(target, ignore_errors=True)
     for folder in target.parent.glob(f"{PARTIAL}*"):
         with contextlib.suppress(OSError):
@@ -39,14 +68,14 @@ def _drop_leftovers(target: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fill(target: Path, make: Callable[[Path], None]) -> None:
+def _fill(target: Path, make: Callable[[Path], None], whole: Callable[[Path], bool]) -> None:
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=PARTIAL))
     try:
         make(work)
         try:
             work.rename(target)
         except OSError:
-            if not (target / "config.json").is_file():
+            if not whole(target):
                 raise
             # another process was faster; its copy is just as good
     finally:

@@ -1,7 +1,8 @@
 """Models that compute with the blocks of a .gguf file as they are: nothing is dequantised but what F16 and BF16 hold.
 
-A file's blocks are put in the order that products read (`ops.pack_blocks`) each time it is loaded, which takes about as
-long as reading it does. Kept on disk are the settings and the tokenizer, which take longer to make out of a file.
+A file's blocks are put in the order that products read (`ops.pack_blocks`) each time it is loaded, straight into the
+memory where they stay: half a second to a second for a gigabyte, of which reading a copy in that order would save less
+than half and would take as much disk again. Kept on disk are the settings and the tokenizer, which take longer.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from caw import ops
-from caw.models.gguf_file import PLAIN, GGUFFile, TensorInfo
+from caw.models.gguf_file import FAMILIES, PLAIN, GGUFFile, TensorInfo, known_type
 from caw.models.huge_pages import HugePages
 from caw.models.messages import one_sentence
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
 from caw.ops_ref.block_types import BLOCK_TYPES
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 PARTS = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -37,7 +36,7 @@ def require_family(kind: str, file: Path) -> None:
         )
 
 
-def quantised_model(file: Path, config: Any, fast: bool = False) -> Any:
+def quantised_model(file: GGUFFile, config: Any, fast: bool = False) -> Any:
     """The causal language model of a .gguf file with its own blocks as weights, in eval mode.
 
     config: transformers' config of the model. fast: products round their inputs to 8 bits.
@@ -45,11 +44,11 @@ def quantised_model(file: Path, config: Any, fast: bool = False) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    require_family(config.model_type, file)
+    require_family(config.model_type, file.path)
     # settings that lie show here: no heads, sizes beyond all numbers
-    with one_sentence(file), torch.device("meta"):
+    with one_sentence(file.path), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    _Filler(GGUFFile(file), config, fast).fill(model)
+    _Filler(file, config, fast).fill(model)
     # what is worked out, not stored, was left without numbers
     model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
     model.save_pretrained = _refuse_saving
@@ -84,7 +83,6 @@ class _Filler:
                 for own, parameter in module._parameters.items():
                     if parameter is not None:
                         module._parameters[own] = self._plain(f"{name}.{own}", parameter.shape)
-        self.file.forget()
 
     def _info(self, name: str) -> TensorInfo | None:
         """The tensor that the file has for a parameter of the model."""
@@ -103,7 +101,7 @@ class _Filler:
         if info is None or info.shape != tuple(shape):
             found = "none" if info is None else list(info.shape)
             raise ValueError(f"expected {name} {list(shape)} in {self.file.path}, found {found}; download it again")
-        if info.kind not in PLAIN and info.kind not in BLOCK_TYPES:
+        if not known_type(info.kind):
             raise ValueError(
                 f"weights='file' knows F32, F16, BF16 and {', '.join(b.name for b in BLOCK_TYPES.values())}, found "
                 f"ggml's type {info.kind} for {info.name}; take another file, or leave weights out to dequantise it"
@@ -139,8 +137,8 @@ class _Filler:
             return module
         if info.name not in self._packed:
             rows = self._in_order(weight, self.file.array(info))
-            packed = ops.pack_blocks(torch.from_numpy(rows), info.kind, self.fast)
-            self._packed[info.name] = self._pages.place(packed)
+            self._packed[info.name] = self._pages.pack(torch.from_numpy(rows), info.kind, self.fast)
+            self.file.forget(info)
         packed = self._packed[info.name]
         if isinstance(module, torch.nn.Embedding):
             return QuantisedEmbedding(packed, outputs, inputs)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from caw import ops
 from caw.models.huge_pages import HugePages
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
 from caw.ops_ref.block_types import UNIT
@@ -32,7 +31,7 @@ def quantise(model: Any, weights: str) -> Any:
         outputs, inputs = weight.shape
         if weight.data_ptr() not in done:
             kind = Q8_0 if weights == "int8" or isinstance(module, torch.nn.Embedding) else Q4_1
-            done[weight.data_ptr()] = pages.place(ops.pack_blocks(blocks_of(weight.data.float(), kind), kind))
+            done[weight.data_ptr()] = pages.pack(blocks_of(weight.data.float(), kind), kind)
         packed, bias = done[weight.data_ptr()], getattr(module, "bias", None)
         made = (
             QuantisedEmbedding(packed, outputs, inputs)

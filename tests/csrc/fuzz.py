@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.ops_ref.block_types import BLOCK_TYPES
+from caw.ops_ref.block_types import BLOCK_TYPES, packed_bytes
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 EVERY = [*FLOATS, torch.float64, torch.int64, torch.int32, torch.bool]
@@ -230,7 +230,12 @@ def packed() -> torch.Tensor:
 
 def pack() -> Any:
     shape = [size(), random.choice([0, 18, 20, 22, 34, 84, 144, 210, 211])]
-    return ops.pack_blocks(tensor(shape, torch.uint8, 255), random.choice([2, 3, 6, 8, 10, 12, 14, number()]))
+    blocks, kind = tensor(shape, torch.uint8, 255), random.choice([2, 3, 6, 8, 10, 12, 14, number()])
+    if random.random() < 0.5:
+        return ops.pack_blocks(blocks, kind)
+    fits = kind in BLOCK_TYPES and shape[1] % BLOCK_TYPES[kind].bytes == 0 and random.random() < 0.8
+    out = torch.zeros(packed_bytes(*shape, kind) if fits else size(), dtype=torch.uint8)
+    return ops.pack_blocks_into(blocks, kind, random.random() < 0.5, out)
 
 
 def unpack() -> Any:

@@ -188,10 +188,10 @@ def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path, cache: Pat
     kind = bytes([16])  # IQ2_XXS, which nothing here reads
     path.write_bytes(whole[: place + 20] + kind + whole[place + 21 :])
     with pytest.raises(ValueError, match=r"found ggml's type 16 for blk.0.ffn_up.weight"):
-        quantised_model(path, config)
+        quantised_model(GGUFFile(path), config)
     path.write_bytes(whole.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
     with pytest.raises(ValueError, match=r"expected model.layers.0.mlp.up_proj.weight \[64, 32\] in .*, found none"):
-        quantised_model(path, config)
+        quantised_model(GGUFFile(path), config)
 
 
 @pytest.mark.parametrize("settings", [{"num_attention_heads": 0}, {"hidden_size": 2**62}, {"vocab_size": -1}])
@@ -201,5 +201,5 @@ def test_settings_that_lie_are_refused(settings: dict[str, int], tmp_path: Path,
     for name, value in settings.items():
         setattr(config, name, value)
     with pytest.raises(ValueError, match=r"tiny\.gguf") as caught:
-        quantised_model(path, config)
+        quantised_model(GGUFFile(path), config)
     assert "\n" not in str(caught.value)

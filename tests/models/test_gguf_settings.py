@@ -1,0 +1,97 @@
+"""The settings and the tokenizer of a .gguf file: kept whole or made anew, and those of transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models.test_tokenizer import assert_same
+from transformers import AutoTokenizer
+
+from caw.models import gguf, gguf_settings
+from caw.models.gguf_settings import settings_folder, settings_tokenizer
+from caw.models.made_once import LIST, listed
+from caw.models.sources import tokenizer_source
+from caw.models.tokenizer import PROBES
+
+
+@pytest.fixture
+def made(gguf_file: tuple[Path, Any], cache: Path) -> Path:
+    return settings_folder(gguf_file[0])
+
+
+def test_the_tokenizer_is_that_of_transformers(made: Path) -> None:
+    ours, theirs = settings_tokenizer(made), AutoTokenizer.from_pretrained(made)
+    assert listed(made) == {"backend_alone": True}
+    assert_same(ours, theirs, [*PROBES, "abz<|im_end|>cd"])
+    assert ours.special_tokens_map == theirs.special_tokens_map and ours.chat_template == theirs.chat_template
+    assert (ours.padding_side, ours.model_input_names) == (theirs.padding_side, theirs.model_input_names)
+    assert ours.added_tokens_decoder == theirs.added_tokens_decoder
+
+
+def test_a_tokenizer_that_is_more_than_its_backend_is_left_to_transformers(
+    gguf_file: tuple[Path, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf_settings, "why_not_fast", lambda tokenizer: "it splits special tokens")
+    made = settings_folder(gguf_file[0])
+    assert listed(made) == {"backend_alone": False}
+    calls, original = [], AutoTokenizer.from_pretrained
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *a, **k: calls.append(a) or original(*a, **k))
+    assert settings_tokenizer(made)("ab")["input_ids"] and calls == [(made,)]
+
+
+DAMAGE = {
+    "truncated": lambda made: os.truncate(made / "tokenizer.json", 100),
+    "changed": lambda made: (made / "config.json").write_text(
+        (made / "config.json").read_text().replace('"vocab_size"', '"vocab_sise"')
+    ),
+    "missing": lambda made: (made / "tokenizer_config.json").unlink(),
+    "another file": lambda made: (made / "vocab.json").write_text("{}"),
+    "no list": lambda made: (made / LIST).unlink(),
+    "no sense": lambda made: (made / LIST).write_text("[1]"),
+    "no numbers": lambda made: (made / LIST).write_bytes(b"\xff\x00"),
+    "empty": lambda made: [path.unlink() for path in made.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_made_anew(damage: str, made: Path, gguf_file: tuple[Path, Any]) -> None:
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    DAMAGE[damage](made)
+    assert listed(made) is None
+    assert settings_folder(gguf_file[0]) == made
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
+    assert list(made.parent.iterdir()) == [made]
+
+
+def test_another_file_or_version_has_another_folder(
+    made: Path, gguf_file: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = tmp_path / gguf_file[0].name
+    copy.write_bytes(gguf_file[0].read_bytes())
+    first = settings_folder(copy)
+    os.utime(copy, ns=(1, 1))
+    names = {made, first, settings_folder(copy)}
+    monkeypatch.setattr(gguf.importlib.metadata, "version", lambda package: "99.0")
+    assert len({*names, settings_folder(copy)}) == 4
+
+
+def test_several_at_once_agree(gguf_file: tuple[Path, Any], cache: Path) -> None:
+    folders: list[Path] = []
+    threads = [threading.Thread(target=lambda: folders.append(settings_folder(gguf_file[0]))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(folders) == 4 and len(set(folders)) == 1 and listed(folders[0]) is not None
+    assert list(cache.iterdir()) == folders[:1]
+
+
+def test_detection_finds_the_folder_unless_it_is_damaged(made: Path, gguf_file: tuple[Path, Any]) -> None:
+    assert tokenizer_source(gguf_file[0]).folder == str(made)
+    (made / LIST).write_text(json.dumps({}))
+    assert tokenizer_source(gguf_file[0]).gguf == gguf_file[0].name
