@@ -118,12 +118,11 @@ def make_plan(
     capacity = cache_places(capacity, facts.device, settings.compile)
     warper = processors or make_warper(limits)
     captured = will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured)
-    changing = limit is not None or (inside_generate and facts.dropping is not None)
-    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing)
-    spare = None
+    drops = inside_generate and facts.dropping is not None
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=drops or limit is not None)
+    spare, carried = None, slots + most_drafts(settings, undrafted)
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)
-        carried = slots + most_drafts(settings, undrafted)
         needs = decoding_needs(facts, capacity, carried, copies, reach, limit, compiled)
         batch, spare = rows_that_fit(facts, settings.max_memory, batch, needs)
     return Plan(
