@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from caw.triton_kernels.evaluator_step_ref import class_mass
 
 import caw
 from caw.evaluation.tasks import GSM8K
 from caw.evaluator import Evaluator
-from caw.evaluator.token_classes import CLASSES, class_mass
+from caw.evaluator.token_classes import CLASSES
 from caw.fitting.fit_damage import fit_damage
 from caw.record import Record
 

@@ -17,6 +17,14 @@ import torch
 from caw import _ext
 from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
+from caw.ops_ref.fakes import (
+    attention_fake,
+    decision_step_fake,
+    enumerate_candidates_fake,
+    ladder_step_fake,
+    show_evidence_fake,
+    topk_softmax_fake,
+)
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
@@ -27,10 +35,12 @@ from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_re
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
+from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref, rungs
+from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
@@ -86,33 +96,19 @@ def _register(
 
 
 # ---- topk_softmax: exact, stable top-K of each row with its logsumexp ------------------------------------------------
-def _topk_softmax_fake(logits: torch.Tensor, k: int, rows: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
-    count = logits.shape[0] if rows is None else rows.shape[0]
-    values = logits.new_empty((count, k), dtype=torch.float32)
-    ids = logits.new_empty((count, k), dtype=torch.int64)
-    return values, ids, torch.empty_like(values), logits.new_empty((count,), dtype=torch.float32)
-
-
 topk_softmax = _register(
     "topk_softmax(Tensor logits, int k, Tensor? rows=None) -> (Tensor, Tensor, Tensor, Tensor)",
     topk_softmax_ref,
-    _topk_softmax_fake,
+    topk_softmax_fake,
     triton="topk_softmax",
 )
 
-
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
-def _attention_fake(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Triton's output has the heads of a row side by side in memory, as the next product wants them."""
-    batch, heads, candidates, dim = q.shape
-    return q.new_empty(q.shape) if q.is_cpu else q.new_empty((batch, candidates, heads, dim)).transpose(1, 2)
-
-
 sibling_attention = _register(
     "sibling_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_ref,
-    _attention_fake,
+    attention_fake,
     triton="sibling_attention",
 )
 # packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
@@ -121,19 +117,19 @@ sibling_attention_packed = _register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_packed_ref,
-    _attention_fake,
+    attention_fake,
 )
 prefix_attention = _register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     prefix_attention_ref,
-    _attention_fake,
+    attention_fake,
 )
 sibling_attention_paged = _register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
     "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_paged_ref,
-    _attention_fake,
+    attention_fake,
     triton="sibling_attention",
 )
 
@@ -147,9 +143,9 @@ commit_kv = _register(
 # commit_step: the same, and the chosen candidate's logits and record become the sequence's, in one launch
 commit_step = _register(
     "commit_step(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active, "
-    "Tensor(c!) logits, Tensor step_logits, Tensor(d!)[] records, Tensor[] following) -> ()",
+    "Tensor(c!) logits, Tensor step_logits, Tensor(d!)[] records, Tensor[] following, Tensor? alive=None) -> ()",
     commit_step_ref,
-    lambda *args: None,
+    lambda *args, **alive: None,
     triton="commit_kv",
 )
 
@@ -201,23 +197,35 @@ race_values = _register(
     triton="race_values",
 )
 
-
 # ---- enumerate_candidates: the whole ladder of each row of a native format; scheme: see watermarks/base.py -----------
-def _enumerate_candidates_fake(
-    values: torch.Tensor, ids: torch.Tensor, race: torch.Tensor, scores: torch.Tensor, context: torch.Tensor,
-    key: torch.Tensor, scheme: int, threshold: int, full: float, max_strength: float,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    width = rungs(values.shape[1], scheme, full, max_strength)
-    needs = values.new_empty((values.shape[0], width))
-    return torch.empty_like(needs, dtype=torch.int64), needs, ids.new_empty((values.shape[0],))
-
-
 enumerate_candidates = _register(
     "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, Tensor key, "
     "int scheme, int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
     enumerate_candidates_ref,
-    _enumerate_candidates_fake,
+    enumerate_candidates_fake,
     triton="enumerate_candidates",
+)
+
+# ---- ladder_step, decision_step: what a captured step does before its forward, and from its records to its results ---
+ladder_step = _register(
+    "ladder_step(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor padded, Tensor tally, Tensor key, "
+    "Tensor pending, Tensor? ends, int window, int scheme, int threshold, float full, float max_strength, "
+    "bool deduplicate, int slots) -> (Tensor, Tensor, Tensor, Tensor)",
+    functools.partial(ladder_step_ref, enumerate_ladders=enumerate_candidates),
+    ladder_step_fake,
+    triton="ladder_step",
+)
+
+decision_step = _register(
+    "decision_step(Tensor[] probs, Tensor[] ids, Tensor[] weights, Tensor? table, Tensor candidates, Tensor needs, "
+    "Tensor? counts, Tensor(a!) pending, Tensor(b!) pending_strength, Tensor(c!) pending_capacity, Tensor factor, "
+    "Tensor? given, Tensor logsumexp, Tensor(d!) padded, Tensor(e!) tally, Tensor budgets, Tensor ends, "
+    "Tensor(f!) active, Tensor(g!) ring, Tensor(h!)? floats, Tensor(i!) cursor, int slots, int window, int k, "
+    "int transform, int classes, float theta, float beta, int rule, float full) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    functools.partial(decision_step_ref, evaluate=evaluate_capacity, select=select_candidate),
+    decision_step_fake,
+    triton="decision_step",
 )
 
 # ---- sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W] under keys int64 [B] -----------------------
@@ -238,7 +246,6 @@ score_tokens = _register(
     ),
 )
 
-
 # ---- score_keys: float64 [m], what evidence that counts scores in all under each of m keys; not for selfhash --------
 score_keys = _register(
     "score_keys(Tensor contexts, Tensor tokens, Tensor keys, int scheme, int threshold) -> Tensor",
@@ -246,28 +253,12 @@ score_keys = _register(
     lambda contexts, tokens, keys, scheme, threshold: keys.new_empty(keys.shape, dtype=torch.float64),
 )
 
-
 # ---- show_evidence, count_evidence: what a detector would count of texts in the making, one token at a time ----------
-def _show_evidence_fake(
-    padded: torch.Tensor,
-    counts: torch.Tensor,
-    tokens: torch.Tensor,
-    seen: torch.Tensor,
-    distinct: torch.Tensor,
-    window: int,
-    key: torch.Tensor,
-    scheme: int,
-    threshold: int,
-) -> tuple[torch.Tensor, ...]:
-    values = tokens.new_empty(tokens.shape, dtype=torch.float64)
-    return values, tokens.new_empty((*tokens.shape, seen.shape[2])), torch.empty_like(values, dtype=torch.bool)
-
-
 show_evidence = _register(
     "show_evidence(Tensor padded, Tensor counts, Tensor tokens, Tensor seen, Tensor distinct, int window, Tensor key, "
     "int scheme, int threshold) -> (Tensor, Tensor, Tensor)",
     show_evidence_ref,
-    _show_evidence_fake,
+    show_evidence_fake,
 )
 count_evidence = _register(
     "count_evidence(Tensor(a!) seen, Tensor(b!) distinct, Tensor(c!) trials, Tensor(d!) score, Tensor(e!) standing, "

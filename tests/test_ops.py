@@ -123,6 +123,25 @@ def enumerate_inputs(scheme: int, full: float, strength: float) -> list[Any]:
     return [values, ids, values, scores, CONTEXT, KEYS, scheme, prf.green_threshold(0.25), full, strength]
 
 
+def ladder_step_inputs(scheme: int, full: float, slots: int) -> list[Any]:
+    record = enumerate_inputs(scheme, full, 1.0)
+    text = [torch.randint(0, 3, (B, 3 + 5)), torch.arange(B), KEYS, torch.tensor([-1, 4, -1])]
+    ends = None if scheme == 1 else torch.randint(0, 9, (B, 2))
+    return [*record[:4], *text, ends, 2, scheme, prf.green_threshold(0.25), full, 1.0, scheme > 1, slots]
+
+
+def decision_inputs(classes: int, trace: bool) -> list[Any]:
+    """With an evaluator: without one the capacity is NaN, which no comparison takes for equal."""
+    window = [torch.rand(B, K) for _ in range(2)], [torch.randint(0, V, (B, K)) for _ in range(2)]
+    table = torch.randint(0, classes, (V,)).to(torch.uint8) if classes else None
+    waiting = [torch.tensor([-1, 2, -1]), torch.rand(B), torch.rand(B), torch.rand(B)]
+    text = [torch.zeros(B, 7, dtype=torch.int64), torch.arange(B), torch.full((B,), 3), torch.randint(0, 9, (B, 1))]
+    ring = [torch.zeros(2, B, 6 if trace else 1, dtype=torch.int64), torch.zeros(2, B, 2) if trace else None]
+    numbers = [2, 2, 9, 1, classes, 0.6, 1.5, 1, 10.0]
+    return [*window, weights(2 * (9 + classes)), table, *ladder_inputs(), *waiting, None, torch.randn(B), *text,
+            torch.tensor([True, True, False]), *ring, torch.tensor([1]), *numbers]  # fmt: skip
+
+
 SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "topk_softmax": lambda: [
         [torch.randn(B, V), K],
@@ -141,7 +160,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "prefix_attention": lambda: [[*prefix_inputs(), 0.3], [*prefix_inputs(), 0.3, 3, 2.0, torch.randn(H)]],
     "sibling_attention_paged": lambda: [paged_inputs(), [*paged_inputs(), 3, 2.0, torch.randn(H)]],
     "commit_kv": lambda: [commit_inputs()],
-    "commit_step": lambda: [step_inputs()],
+    "commit_step": lambda: [step_inputs(), [*step_inputs(), torch.tensor([True, False, True])]],
     "evaluate_capacity": lambda: [[torch.randn(B, K), weights(K)], [torch.randn(0, K), weights(K)]],
     "select_candidate": lambda: [[*ladder_inputs(), torch.tensor([0.0, 1.0, 0.2]), r, 10.0] for r in (0, 1, 2)],
     "evaluator_step": lambda: [
@@ -158,6 +177,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         enumerate_inputs(0, 4.0, 1.0), enumerate_inputs(1, 4.0, 1.0), enumerate_inputs(2, 5.0, 1.3),
         enumerate_inputs(3, 1.0, 1.3),
     ],
+    "ladder_step": lambda: [ladder_step_inputs(0, 4.0, 2), ladder_step_inputs(1, 4.0, 1), ladder_step_inputs(2, 5.0, 3),
+                            ladder_step_inputs(3, 1.0, 2)],
+    "decision_step": lambda: [decision_inputs(4, True), decision_inputs(0, False)],
     "score_tokens": lambda: [
         [torch.arange(9), 2, torch.arange(9) % 2, scheme, prf.green_threshold(0.25)] for scheme in (0, 1, 2)
     ],
@@ -263,7 +285,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (6, "a943492bd15ac6e7"), every
+    assert (_ext.SCHEMAS, found) == (7, "8dbd0eab7eaf7cba"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

@@ -27,6 +27,7 @@ POINTERS = {
     torch.int64: "*i64",
     torch.int32: "*i32",
     torch.uint32: "*u32",
+    torch.uint8: "*u8",
     torch.bool: "*i1",
 }
 ALIGNMENT = 16

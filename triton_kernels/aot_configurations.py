@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from caw.triton_kernels.aot import Report
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
+from caw.triton_kernels.decision_step import decision_step
 from caw.triton_kernels.decoder_layer import decoder_layer
 from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
 from caw.triton_kernels.green_argmax import green_argmax
+from caw.triton_kernels.ladder_step import ladder_step
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
@@ -26,11 +28,18 @@ BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
 # Registers a thread: a guard against getting worse, set a little above what the compiler gave (Triton 3.9). Up to 255,
 # two programs of 128 threads fit a multiprocessor, up to 168 three, up to 128 four. It says nothing about speed.
 REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, "_merge_kernel": 168,
-             "_scan_kernel": 168, "_evaluator_kernel": 128, "_layer_attention_kernel": 200,
+             "_scan_kernel": 168, "_walk_kernel": 168, "_evaluator_kernel": 128, "_decision_kernel": 128,
+             "_layer_attention_kernel": 200,
              "_product_kernel": 80}  # fmt: skip
 PIPELINED = ("_split_kernel", "_layer_attention_kernel", "_product_kernel")
 SMALL = 64  # registers of every other kernel
-ROUNDED_TWICE = ("_select_kernel", "_green_kernel", "_reweight_kernel")  # compare fl32(l + fl32(strength * delta))
+ROUNDED_TWICE = (
+    "_select_kernel",
+    "_green_kernel",
+    "_reweight_kernel",
+    "_walk_kernel",
+    "_green_ladder_kernel",
+)  # compare fl32(l + fl32(strength * delta))
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,36 @@ def evaluator(
     return Configuration(f"evaluator b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs} x{extra}", call)
 
 
+def decision(
+    batch: int,
+    hidden: int,
+    positions: int,
+    transform: int,
+    rule: int,
+    rungs: int,
+    classes: int = 0,
+    trace: bool = False,
+) -> Configuration:
+    """With an evaluator, and with a given strength."""
+    inputs = positions * (100 + classes)
+    weights = [empty(*s) for s in ((inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,),
+                                   (1, hidden), (1,))]  # fmt: skip
+    whole, real, table = empty(batch, dtype=I64), empty(batch), empty(32000, dtype=torch.uint8) if classes else None
+    window = [[empty(batch, 100, dtype=dtype) for _ in range(positions)] for dtype in (F32, I64)]
+    text = [empty(batch, 1028, dtype=I64), whole, whole, empty(batch, 2, dtype=I64), empty(batch, dtype=torch.bool)]
+    ring = [empty(8, batch, 3 + rungs if trace else 1, dtype=I64), empty(8, batch, 2) if trace else None]
+    ladder = [empty(batch, rungs, dtype=I64), empty(batch, rungs), whole]
+    rest = [*text, *ring, empty(1, dtype=I64), 2, 4]
+
+    def call() -> None:
+        numbers = [100, transform, classes, 0.5, 1.0, rule, 4.0]
+        decision_step(*window, weights, table, *ladder, whole, real, real, real, None, real, *rest, *numbers)
+        decision_step([], [], [], None, *ladder, whole, real, real, real, real, real, *rest, *numbers)
+
+    name = f"decision b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs} x{classes}"
+    return Configuration(f"{name}{' trace' if trace else ''}", call)
+
+
 def commit(layers: int, batch: int, heads: int, dim: int, dtype: torch.dtype, positions: int) -> Configuration:
     kv = [empty(layers, 2, batch, heads, 2048, dim, dtype=dtype), empty(layers, 2, batch, 8, heads, dim, dtype=dtype),
           empty(batch, dtype=I64), empty(batch, dtype=I64), empty(batch, dtype=torch.bool)]  # fmt: skip
@@ -132,8 +171,14 @@ def commit(layers: int, batch: int, heads: int, dim: int, dtype: torch.dtype, po
     name = f"commit l{layers} b{batch} hk{heads} d{dim} {str(dtype)[6:]} p{positions}"
     if not positions:
         return Configuration(name, lambda: commit_kv(*kv))
-    logits = [empty(batch, 32000), empty(batch, 8, 32000)]
-    return Configuration(name, lambda: commit_step(*kv, *logits, record * positions, record))
+    of_all = [empty(8 * batch, *t.shape[1:], dtype=t.dtype) for t in record]
+    alive = empty(batch, dtype=torch.bool)
+
+    def call() -> None:
+        commit_step(*kv, empty(batch, 32000), empty(batch, 8, 32000), record * positions, record)
+        commit_step(*kv, empty(batch, 32000), empty(batch, 8, 32000, dtype=dtype), record * positions, of_all, alive)
+
+    return Configuration(name, call)
 
 
 def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
@@ -152,6 +197,9 @@ def ladder(scheme: int, width: int, k: int = 100) -> Configuration:
 
     def call() -> None:
         enumerate_candidates(*record, key, scheme, 1 << 22, 10.0, 1.0)
+        text = [empty(2, 1024 + width, dtype=I64), key, key, key]
+        ladder_step(*record[:4], *text, empty(2, 2, dtype=I64), width, scheme, 1 << 22, 10.0, 1.0, width > 1, 2)
+        ladder_step(*record[:4], *text, None, width, scheme, 1 << 22, 10.0, 1.0, False, 2)
         sampling_noise(record[-1], key, 128256)
 
     return Configuration(f"ladder s{scheme} w{width}", call)
@@ -189,6 +237,8 @@ def checked() -> list[Configuration]:
         topk(2, 49152, F16),
         evaluator(2, 128, 3, 2, 0, 2, extra=33),  # those that ship with this library
         evaluator(2, 512, 4, 2, 1, 10),
+        decision(2, 128, 3, 2, 0, 2, classes=11),
+        decision(2, 512, 4, 2, 1, 10, trace=True),
         commit(32, 2, 8, 128, BF16, 0),
         commit(32, 2, 8, 128, BF16, 2),
         prf(1, False),
@@ -211,6 +261,8 @@ def few() -> list[Configuration]:
         linear(2, 32000, 4096, F16),
         topk(2, 128256, BF16),
         evaluator(2, 128, 3, 1, 0, 2, extra=33),
+        decision(2, 128, 3, 1, 0, 2, classes=11),
+        ladder(GREEN, 1),
         commit(32, 2, 8, 128, BF16, 2),
     ]
 
@@ -238,6 +290,9 @@ def shipped() -> Iterator[Configuration]:
             for transform in range(3):
                 for extra in (0, 11 * positions):
                     yield evaluator(2, hidden, positions, transform, transform, (2, 10, 100)[transform], extra)
+                    yield decision(
+                        2, hidden, positions, transform, transform, (2, 10, 100)[transform], extra // positions
+                    )
     for dtype in (BF16, F16, F32):
         for dim in (64, 80, 96, 128, 256):
             for positions in range(4):

@@ -37,29 +37,31 @@ def _copy_kv(
 
 
 @triton.jit
-def _move_record(to_values, to_ids, to_probs, to_lse, from_values, from_ids, from_probs, from_lse, i_b, moved,
+def _move_record(to_values, to_ids, to_probs, to_lse, from_values, from_ids, from_probs, from_lse, i_b, i_from, moved,
                  K, BLOCK_K: tl.constexpr):  # fmt: skip
-    """One row of one record, contiguous [B, K] tensors."""
-    o_k = i_b * K + tl.arange(0, BLOCK_K)
+    """Row i_from of one record to row i_b of another, contiguous [..., K] tensors."""
     m_k = tl.arange(0, BLOCK_K) < K * moved
-    tl.store(to_values + o_k, tl.load(from_values + o_k, mask=m_k), mask=m_k)
-    tl.store(to_ids + o_k, tl.load(from_ids + o_k, mask=m_k), mask=m_k)
-    tl.store(to_probs + o_k, tl.load(from_probs + o_k, mask=m_k), mask=m_k)
-    tl.store(to_lse + i_b, tl.load(from_lse + i_b, mask=moved > 0), mask=moved > 0)
+    o_k = i_b * K + tl.arange(0, BLOCK_K)
+    o_f = i_from * K + tl.arange(0, BLOCK_K)
+    tl.store(to_values + o_k, tl.load(from_values + o_f, mask=m_k), mask=m_k)
+    tl.store(to_ids + o_k, tl.load(from_ids + o_f, mask=m_k), mask=m_k)
+    tl.store(to_probs + o_k, tl.load(from_probs + o_f, mask=m_k), mask=m_k)
+    tl.store(to_lse + i_b, tl.load(from_lse + i_from, mask=moved > 0), mask=moved > 0)
 
 
 @triton.jit
 def _commit_kernel(
-    store_ptr, scratch_ptr, choice_ptr, lengths_ptr, active_ptr, logits_ptr, step_ptr,
+    store_ptr, scratch_ptr, choice_ptr, lengths_ptr, active_ptr, alive_ptr, logits_ptr, step_ptr,
     v0, i0, p0, l0, v1, i1, p1, l1, v2, i2, p2, l2, v3, i3, p3, l3,
     stride_sl, stride_sk, stride_sb, stride_sh, stride_sn, stride_sd,
     stride_cl, stride_ck, stride_cb, stride_cc, stride_ch, stride_cd,
-    stride_lb, stride_tb, stride_tc, slots, size, parts, kv_programs, row, vocab_size, K,
-    D: tl.constexpr, POSITIONS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    stride_lb, stride_tb, stride_tc, slots, size, parts, kv_programs, row, vocab_size, K, fan,
+    D: tl.constexpr, POSITIONS: tl.constexpr, HAS_ALIVE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One block of work of one sequence: keys and values, then (POSITIONS > 0) records, then logits.
 
-    Record 0 is the new one, 1 is p_i, 2 is p_{i-1}, 3 is p_{i-2}; POSITIONS of the last three exist.
+    Record 0 is the new one, of `fan` candidates of each sequence or (0) of the chosen one; 1 is p_i, 2 is p_{i-1}, 3 is
+    p_{i-2}; POSITIONS of the last three exist.
     """
     i_b = tl.program_id(1).to(tl.int64)
     i_part = tl.program_id(0)
@@ -76,20 +78,24 @@ def _commit_kernel(
     if POSITIONS > 0:
         if i_part == kv_programs:  # one program, oldest first, so that nothing is overwritten before it is read
             if POSITIONS > 2:
-                _move_record(v3, i3, p3, l3, v2, i2, p2, l2, i_b, moved, K, BLOCK_K)
+                _move_record(v3, i3, p3, l3, v2, i2, p2, l2, i_b, i_b, moved, K, BLOCK_K)
             if POSITIONS > 1:
-                _move_record(v2, i2, p2, l2, v1, i1, p1, l1, i_b, moved, K, BLOCK_K)
-            _move_record(v1, i1, p1, l1, v0, i0, p0, l0, i_b, moved, K, BLOCK_K)
+                _move_record(v2, i2, p2, l2, v1, i1, p1, l1, i_b, i_b, moved, K, BLOCK_K)
+            i_new = tl.where(fan > 0, i_b * fan + choice, i_b)
+            _move_record(v1, i1, p1, l1, v0, i0, p0, l0, i_b, i_new, moved, K, BLOCK_K)
         if i_part > kv_programs:
             o_v = (i_part - kv_programs - 1) * BLOCK + tl.arange(0, BLOCK)
             m_v = o_v < vocab_size * moved
             b_v = tl.load(step_ptr + i_b * stride_tb + choice * stride_tc + o_v, mask=m_v)  # [BLOCK]
-            tl.store(logits_ptr + i_b * stride_lb + o_v, b_v, mask=m_v)
+            tl.store(logits_ptr + i_b * stride_lb + o_v, b_v.to(tl.float32), mask=m_v)
     # without this a slow warp could still have to read the length when the last program has advanced it
     tl.debug_barrier()
     arrived = tl.atomic_add(lengths_ptr + i_b, 1 << 32) >> 32
     if arrived == tl.num_programs(0) - 1:
-        tl.store(lengths_ptr + i_b, length + moved)
+        after = length + moved
+        if HAS_ALIVE:
+            after = tl.where(tl.load(alive_ptr + i_b), after, 0)
+        tl.store(lengths_ptr + i_b, after)
 
 
 def _check(store, scratch, choice, lengths, active) -> None:
@@ -105,7 +111,7 @@ def _check(store, scratch, choice, lengths, active) -> None:
     check_lengths(lengths, size)
 
 
-def _launch(store, scratch, choice, lengths, active, logits, step_logits, records, k) -> None:
+def _launch(store, scratch, choice, lengths, active, logits, step_logits, records, k, alive=None) -> None:
     """Start the kernel; `records` is the new record, then those it moves, four tensors each, or empty."""
     layers, _, batch, heads, size, dim = store.shape
     parts = cdiv(heads * dim, BLOCK)
@@ -116,6 +122,7 @@ def _launch(store, scratch, choice, lengths, active, logits, step_logits, record
     # a choice is clamped to the candidates that have both keys and logits: beyond either lies a wild access
     slots = min(scratch.shape[3], step_logits.shape[1]) if positions else scratch.shape[3]
     names = [f"{letter}{i}" for i in range(MAX_POSITIONS + 1) for letter in "vipl"]
+    fan = step_logits.shape[1] if positions and records[0].shape[0] != batch else 0
     given = [*records, *[lengths] * (len(names) - len(records))]  # stand-ins that the kernel does not touch
     store_strides = zip(("sl", "sk", "sb", "sh", "sn", "sd"), store.stride(), strict=True)
     scratch_strides = zip(("cl", "ck", "cb", "cc", "ch", "cd"), scratch.stride(), strict=True)
@@ -124,7 +131,8 @@ def _launch(store, scratch, choice, lengths, active, logits, step_logits, record
         (programs, batch),
         {
             "store_ptr": store, "scratch_ptr": scratch, "choice_ptr": choice, "lengths_ptr": lengths,
-            "active_ptr": active, "logits_ptr": logits, "step_ptr": step_logits,
+            "active_ptr": active, "alive_ptr": active if alive is None else alive, "HAS_ALIVE": alive is not None,
+            "fan": fan, "logits_ptr": logits, "step_ptr": step_logits,
             **dict(zip(names, given, strict=True)),
             **{f"stride_{name}": stride for name, stride in (*store_strides, *scratch_strides)},
             "stride_lb": logits.stride(0), "stride_tb": step_logits.stride(0),
@@ -163,6 +171,7 @@ def commit_step(
     step_logits: torch.Tensor,
     records: list[torch.Tensor],
     following: list[torch.Tensor],
+    alive: torch.Tensor | None = None,
 ) -> None:
     """`commit_kv` and the state in the same launch; arguments as in `commit_step_ref`, K <= 128, up to three records.
 
@@ -171,7 +180,10 @@ def commit_step(
     _check(store, scratch, choice, lengths, active)
     batch, slots = store.shape[2], scratch.shape[3]
     check_tensor("logits", logits, (torch.float32,), (batch, None), store)
-    check_tensor("step_logits", step_logits, (torch.float32,), (batch, None, logits.shape[1]), store)
+    check_tensor("step_logits", step_logits, FLOATS, (batch, None, logits.shape[1]), store)
+    if alive is not None:
+        check_tensor("alive", alive, (torch.bool,), (batch,), store)
+        check(alive.is_contiguous(), "alive must be contiguous", f"stride {alive.stride()}", "call .contiguous()")
     check(1 <= step_logits.shape[1] <= slots, f"step_logits must have 1 to {slots} candidates, the scratch's",
           step_logits.shape[1], "forward one candidate at least, or allocate more slots")  # fmt: skip
     for name, tensor in (("logits", logits), ("step_logits", step_logits)):
@@ -181,13 +193,15 @@ def commit_step(
     check(len(records) in wanted, f"records must be 4 tensors for each of 1 to {MAX_POSITIONS} positions",
           len(records), "pass values, ids, probs, logsumexp of each")  # fmt: skip
     check(len(following) == 4, "following must be 4 tensors", len(following), "pass one record")
-    k = following[0].shape[-1]
+    k, fan = following[0].shape[-1], batch * step_logits.shape[1]
+    news = fan if following[0].shape[0] == fan else batch
     check(1 <= k <= MAX_K, f"following must have 1 to {MAX_K} columns", k, "shorten the record")
     for name, group in (("following", following), ("records", records)):
         for i, tensor in enumerate(group):
             dtype = torch.int64 if i % 4 == 1 else torch.float32
-            shape = (batch,) if i % 4 == 3 else (batch, k)
+            rows = news if name == "following" else batch
+            shape = (rows,) if i % 4 == 3 else (rows, k)
             check_tensor(f"{name}[{i}]", tensor, (dtype,), shape, store)
             check(tensor.is_contiguous(), f"{name}[{i}] must be contiguous", f"stride {tensor.stride()}",
                   "call .contiguous()")  # fmt: skip
-    _launch(store, scratch, choice, lengths, active, logits, step_logits, [*following, *records], k)
+    _launch(store, scratch, choice, lengths, active, logits, step_logits, [*following, *records], k, alive)

@@ -37,18 +37,25 @@ def commit_step_ref(
     step_logits: torch.Tensor,
     records: list[torch.Tensor],
     following: list[torch.Tensor],
+    alive: torch.Tensor | None = None,
 ) -> None:
     """`commit_kv`, and where active: logits[b] = step_logits[b, choice[b]] and the records move one position on.
 
     Args:
         store, scratch, choice, lengths, active: as in `commit_kv_ref`.
-        logits: float32 [B, V], mutated. step_logits: float32 [B, C, V], of the candidates forwarded.
+        logits: float32 [B, V], mutated. step_logits: float [B, C, V], of the candidates forwarded.
         records: mutated; four tensors a position (values [B, K], ids [B, K], probs [B, K], logsumexp [B]) of p_i, then
             of p_{i-1}, p_{i-2}, ... Each takes what the one before it held.
-        following: the four tensors of the chosen candidate's record, which becomes p_i.
+        following: the four tensors of the chosen candidate's record, which becomes p_i; or, B * C rows, of each's.
+        alive: bool [B]; other rows get length 0, so that they read no prefix. None = all keep theirs.
     """
     commit_kv_ref(store, scratch, choice, lengths, active)
-    rows = torch.arange(choice.shape[0], device=choice.device)
-    torch.where(active[:, None], step_logits[rows, choice], logits, out=logits)
+    if alive is not None:
+        lengths.masked_fill_(~alive, 0)
+    batch, candidates = step_logits.shape[:2]
+    rows = torch.arange(batch, device=choice.device)
+    torch.where(active[:, None], step_logits[rows, choice].float(), logits, out=logits)
+    if following[0].shape[0] == batch * candidates != batch:
+        following = [tensor[rows * candidates + choice] for tensor in following]
     for old, new in zip(reversed(records), reversed([*following, *records][: len(records)]), strict=True):
         torch.where(active if old.dim() == 1 else active[:, None], new, old, out=old)

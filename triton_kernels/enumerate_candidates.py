@@ -22,19 +22,13 @@ INFINITY_32 = tl.constexpr(float("inf"))
 
 
 @triton.jit
-def _green_kernel(
-    values_ptr, ids_ptr, context_ptr, key_ptr, token_ptr, logit_ptr, wanted_ptr,
-    stride_vb, stride_ib, stride_cb, threshold, full, max_strength, K,
-    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """The first green token of a row's record, or that the vocabulary must be scanned."""
-    i_b = tl.program_id(0).to(tl.int64)
+def first_green(p_id, p_value, p_context, low, high, threshold, full, max_strength, K,
+                W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """(token, logit) of the first green token of a row's record, -1 and -inf for none; whether one beyond is wanted."""
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
-    b_id = tl.load(ids_ptr + i_b * stride_ib + o_k, mask=m_k, other=0)  # [BLOCK_K]
-    b_value = tl.load(values_ptr + i_b * stride_vb + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
-    low, high = key_words(key_ptr + i_b)
-    p_context = context_ptr + i_b * stride_cb
+    b_id = tl.load(p_id + o_k, mask=m_k, other=0)  # [BLOCK_K]
+    b_value = tl.load(p_value + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
     token = b_id.to(tl.uint32)
     if SELFHASH_LIST:
         s0, s1, s2, s3 = absorb_context(p_context, low, high, 1)
@@ -51,13 +45,46 @@ def _green_kernel(
     first = tl.min(tl.where(green, o_k, BLOCK_K), 0)
     found = first < BLOCK_K
     at = o_k == first
-    tl.store(token_ptr + i_b, tl.where(found, tl.sum(tl.where(at, b_id, 0), 0), -1))
+    chosen = tl.where(found, tl.sum(tl.where(at, b_id, 0), 0), -1)
     # a sum of one value and zeros would turn -0.0 into 0.0 and must not meet -inf: a maximum keeps the bits
-    tl.store(logit_ptr + i_b, tl.max(tl.where(at, b_value, float("-inf")), 0))
+    logit = tl.max(tl.where(at, b_value, float("-inf")), 0)
     last = tl.max(tl.where(o_k == K - 1, b_value, float("-inf")), 0)
     best = tl.max(tl.where(o_k == 0, b_value, float("-inf")), 0)
     beyond = (last > float("-inf")) & (last + max_strength * full >= best)
-    tl.store(wanted_ptr + i_b, (found == 0) & beyond)
+    return chosen, logit, (found == 0) & beyond
+
+
+@triton.jit
+def _green_kernel(
+    values_ptr, ids_ptr, context_ptr, key_ptr, token_ptr, logit_ptr, wanted_ptr,
+    stride_vb, stride_ib, stride_cb, threshold, full, max_strength, K,
+    W: tl.constexpr, SELFHASH_LIST: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The first green token of a row's record, or that the vocabulary must be scanned."""
+    i_b = tl.program_id(0).to(tl.int64)
+    low, high = key_words(key_ptr + i_b)
+    token, logit, wanted = first_green(
+        ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, context_ptr + i_b * stride_cb, low, high, threshold,
+        full, max_strength, K, W, SELFHASH_LIST, BLOCK_K,
+    )  # fmt: skip
+    tl.store(token_ptr + i_b, token)
+    tl.store(logit_ptr + i_b, logit)
+    tl.store(wanted_ptr + i_b, wanted)
+
+
+@triton.jit
+def two_rungs(p_candidate, p_need, original, logit, green, green_logit, full, max_strength):
+    """The ladder of a row from its likeliest token and its likeliest green one (-1: none); stored but for its count."""
+    there = green >= 0
+    second_logit = tl.where(there, green_logit, logit)
+    boosted = second_logit + max_strength * full
+    over = (boosted > logit) | ((boosted == logit) & (green < original))
+    reached = over & there & (green != original)
+    tl.store(p_candidate, original)
+    tl.store(p_candidate + 1, tl.where(reached, green, original))
+    tl.store(p_need, logit)
+    tl.store(p_need + 1, second_logit)
+    return 1 + reached.to(tl.int64)
 
 
 @triton.jit
@@ -71,16 +98,10 @@ def _reweight_kernel(
     green = tl.where(wanted, tl.load(scanned_ptr + i_b), tl.load(token_ptr + i_b))
     green_logit = tl.where(wanted, tl.load(scanned_logit_ptr + i_b), tl.load(logit_ptr + i_b))
     original, logit = tl.load(ids_ptr + i_b * stride_ib), tl.load(values_ptr + i_b * stride_vb)
-    there = green >= 0
-    second_logit = tl.where(there, green_logit, logit)
-    boosted = second_logit + max_strength * full
-    over = (boosted > logit) | ((boosted == logit) & (green < original))
-    reached = over & there & (green != original)
-    tl.store(candidates_ptr + 2 * i_b, original)
-    tl.store(candidates_ptr + 2 * i_b + 1, tl.where(reached, green, original))
-    tl.store(needs_ptr + 2 * i_b, logit)
-    tl.store(needs_ptr + 2 * i_b + 1, second_logit)
-    tl.store(counts_ptr + i_b, 1 + reached.to(tl.int64))
+    count = two_rungs(
+        candidates_ptr + 2 * i_b, needs_ptr + 2 * i_b, original, logit, green, green_logit, full, max_strength
+    )
+    tl.store(counts_ptr + i_b, count)
 
 
 @triton.jit
@@ -149,25 +170,18 @@ def _envelope(candidates_ptr, needs_ptr, b_id, start, slope, o_k, max_strength, 
 
 
 @triton.jit
-def _race_kernel(
-    values_ptr, ids_ptr, race_ptr, context_ptr, key_ptr, candidates_ptr, needs_ptr, counts_ptr,
-    stride_vb, stride_ib, stride_rb, stride_cb, max_strength, K, M,
-    W: tl.constexpr, SCALE: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """The race of one row."""
-    i_b = tl.program_id(0).to(tl.int64)
+def race_rungs(p_id, p_value, p_race, p_context, low, high, p_candidate, p_need, max_strength, K, M,
+               W: tl.constexpr, SCALE: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """The race of one row: its ladder, stored but for its count, which is returned as int32."""
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K
-    low, high = key_words(key_ptr + i_b)
-    s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, low, high, W)
-    b_id = tl.load(ids_ptr + i_b * stride_ib + o_k, mask=m_k, other=0)  # [BLOCK_K]
-    b_value = tl.load(values_ptr + i_b * stride_vb + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
-    b_race = tl.load(race_ptr + i_b * stride_rb + o_k, mask=m_k, other=0.0)  # [BLOCK_K]
+    s0, s1, s2, s3 = absorb_context(p_context, low, high, W)
+    b_id = tl.load(p_id + o_k, mask=m_k, other=0)  # [BLOCK_K]
+    b_value = tl.load(p_value + o_k, mask=m_k, other=float("-inf"))  # [BLOCK_K]
+    b_race = tl.load(p_race + o_k, mask=m_k, other=0.0)  # [BLOCK_K]
     race = b_race.to(tl.float64) + gumbel(token_word(b_id.to(tl.uint32), s0, s1, s2, s3, low, high))
     race = tl.where(b_value > float("-inf"), race, float("-inf"))
-    original = tl.load(ids_ptr + i_b * stride_ib)
-    p_candidate = candidates_ptr + i_b * M
-    p_need = needs_ptr + i_b * M
+    original = tl.load(p_id)
     if SCALE:
         start = b_value.to(tl.float64)
         slope = tl.where(race > float("-inf"), race - start, float("-inf"))
@@ -185,6 +199,23 @@ def _race_kernel(
     m_rest = (o_k >= count) & (o_k < M)
     tl.store(p_candidate + o_k, original + o_k * 0, mask=m_rest)
     tl.store(p_need + o_k, tl.full([BLOCK_K], INFINITY_32, tl.float32), mask=m_rest)
+    return count
+
+
+@triton.jit
+def _race_kernel(
+    values_ptr, ids_ptr, race_ptr, context_ptr, key_ptr, candidates_ptr, needs_ptr, counts_ptr,
+    stride_vb, stride_ib, stride_rb, stride_cb, max_strength, K, M,
+    W: tl.constexpr, SCALE: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The race of one row."""
+    i_b = tl.program_id(0).to(tl.int64)
+    low, high = key_words(key_ptr + i_b)
+    count = race_rungs(
+        ids_ptr + i_b * stride_ib, values_ptr + i_b * stride_vb, race_ptr + i_b * stride_rb,
+        context_ptr + i_b * stride_cb, low, high, candidates_ptr + i_b * M, needs_ptr + i_b * M, max_strength, K, M,
+        W, SCALE, BLOCK_K,
+    )  # fmt: skip
     tl.store(counts_ptr + i_b, count.to(tl.int64))
 
 

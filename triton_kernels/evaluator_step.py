@@ -26,7 +26,7 @@ PROB_FLOOR, LOW, HIGH = (tl.constexpr(x) for x in (PROBABILITY_FLOOR, CAPACITY_F
 
 
 @triton.jit
-def _choose(candidates_ptr, needs_ptr, count, strength, full, M, RULE: tl.constexpr, BLOCK_M: tl.constexpr):
+def choose(candidates_ptr, needs_ptr, count, strength, full, M, RULE: tl.constexpr, BLOCK_M: tl.constexpr):
     """How many rungs after the first the strength reaches."""
     o_m = tl.arange(0, BLOCK_M)
     m_m = o_m < M
@@ -45,7 +45,7 @@ def _choose(candidates_ptr, needs_ptr, count, strength, full, M, RULE: tl.conste
 
 
 @triton.jit
-def _at_least(x, low):
+def at_least(x, low):
     """max(x, low) that keeps NaN, as the reference does: `tl.maximum` would make it `low`, which is full strength."""
     return tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL)
 
@@ -55,7 +55,7 @@ def _transformed(probs_ptr, o_k, m_k, TRANSFORM: tl.constexpr):
     """Features of one position at columns o_k."""
     x = tl.load(probs_ptr + o_k, mask=m_k, other=1.0)
     if TRANSFORM != RAW:
-        x = tl.log(_at_least(x, PROB_FLOOR))
+        x = tl.log(at_least(x, PROB_FLOOR))
     if TRANSFORM == GAP:
         # a NaN is in x already; keeping it in the first one too cost registers that one layout does not have
         x = tl.where(o_k == 0, x, tl.log(tl.maximum(tl.load(probs_ptr), PROB_FLOOR)) - x)
@@ -79,6 +79,46 @@ def _layer1(hidden, probs_ptr, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, START: tl
 
 
 @triton.jit
+def first_layer(p_x0, p_x1, p_x2, p_x3, mean_ptr, scale_ptr, w1_ptr, b1_ptr, o_h, H, F,
+                K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, BLOCK_F: tl.constexpr):  # fmt: skip
+    """Sums of the first layer, from the probabilities alone: float32 [BLOCK_H]."""
+    hidden = tl.load(b1_ptr + o_h, mask=o_h < H, other=0.0)  # [BLOCK_H]
+    hidden = _layer1(hidden, p_x0, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 0, K, TRANSFORM, BLOCK_F)
+    if POSITIONS > 1:
+        hidden = _layer1(hidden, p_x1, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, K, K, TRANSFORM, BLOCK_F)
+    if POSITIONS > 2:
+        hidden = _layer1(hidden, p_x2, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 2 * K, K, TRANSFORM, BLOCK_F)
+    if POSITIONS > 3:
+        hidden = _layer1(hidden, p_x3, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 3 * K, K, TRANSFORM, BLOCK_F)
+    return hidden
+
+
+@triton.jit
+def later_layers(hidden, w2_ptr, b2_ptr, w3_ptr, b3_ptr, o_h, H, BLOCK_J: tl.constexpr):
+    """Capacity of one sequence from the sums of its first layer."""
+    hidden = at_least(hidden, 0.0)
+    logit = tl.load(b3_ptr)
+    for j in range(0, H, BLOCK_J):
+        o_j = j + tl.arange(0, BLOCK_J)
+        m_j = o_j < H
+        p_w = w2_ptr + o_j[:, None] * H + o_h[None, :]
+        b_w = tl.load(p_w, mask=m_j[:, None] & (o_h < H)[None, :], other=0.0)  # [BLOCK_J, BLOCK_H]
+        y = tl.sum(b_w * hidden[None, :], 1) + tl.load(b2_ptr + o_j, mask=m_j, other=0.0)
+        logit += tl.sum(at_least(y, 0.0) * tl.load(w3_ptr + o_j, mask=m_j, other=0.0), 0)
+    return 1.0 / (1.0 + tl.exp(-logit))
+
+
+@triton.jit
+def strength_of(capacity, theta, beta):
+    """beta max(0, (theta - capacity) / theta), 0 where theta is 0."""
+    clamped = at_least(capacity, LOW)
+    clamped = tl.minimum(clamped, HIGH, propagate_nan=tl.PropagateNan.ALL)
+    safe = tl.where(theta > 0, theta, 1.0)
+    strength = beta * at_least(tl.div_rn(theta - clamped, safe), 0.0)
+    return tl.where(theta > 0, strength, 0.0)
+
+
+@triton.jit
 def _evaluator_kernel(
     x0_ptr, x1_ptr, x2_ptr, x3_ptr, mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
     candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr, factor_ptr,
@@ -91,42 +131,21 @@ def _evaluator_kernel(
     """One sequence. Without HAS_LADDER only the capacity is written."""
     i_b = tl.program_id(0).to(tl.int64)
     o_h = tl.arange(0, BLOCK_H)
-    m_h = o_h < H
-    hidden = tl.load(b1_ptr + o_h, mask=m_h, other=0.0)  # [BLOCK_H]
-    hidden = _layer1(hidden, x0_ptr + i_b * stride_x0, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 0, K, TRANSFORM, BLOCK_F)
-    if POSITIONS > 1:
-        p_x = x1_ptr + i_b * stride_x1
-        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, K, K, TRANSFORM, BLOCK_F)
-    if POSITIONS > 2:
-        p_x = x2_ptr + i_b * stride_x2
-        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 2 * K, K, TRANSFORM, BLOCK_F)
-    if POSITIONS > 3:
-        p_x = x3_ptr + i_b * stride_x3
-        hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, 3 * K, K, TRANSFORM, BLOCK_F)
+    hidden = first_layer(
+        x0_ptr + i_b * stride_x0, x1_ptr + i_b * stride_x1, x2_ptr + i_b * stride_x2, x3_ptr + i_b * stride_x3,
+        mean_ptr, scale_ptr, w1_ptr, b1_ptr, o_h, H, F, K, POSITIONS, TRANSFORM, BLOCK_F,
+    )  # fmt: skip
     if EXTRA > 0:
         p_x = extra_ptr + i_b * stride_extra
         hidden = _layer1(hidden, p_x, mean_ptr, scale_ptr, w1_ptr, o_h, H, F, POSITIONS * K, EXTRA, RAW, BLOCK_F)
-    hidden = _at_least(hidden, 0.0)
-    logit = tl.load(b3_ptr)
-    for j in range(0, H, BLOCK_J):
-        o_j = j + tl.arange(0, BLOCK_J)
-        m_j = o_j < H
-        p_w = w2_ptr + o_j[:, None] * H + o_h[None, :]
-        b_w = tl.load(p_w, mask=m_j[:, None] & m_h[None, :], other=0.0)  # [BLOCK_J, BLOCK_H]
-        y = tl.sum(b_w * hidden[None, :], 1) + tl.load(b2_ptr + o_j, mask=m_j, other=0.0)
-        logit += tl.sum(_at_least(y, 0.0) * tl.load(w3_ptr + o_j, mask=m_j, other=0.0), 0)
-    capacity = 1.0 / (1.0 + tl.exp(-logit))
+    capacity = later_layers(hidden, w2_ptr, b2_ptr, w3_ptr, b3_ptr, o_h, H, BLOCK_J)
     if HAS_LADDER:
-        clamped = _at_least(capacity, LOW)
-        clamped = tl.minimum(clamped, HIGH, propagate_nan=tl.PropagateNan.ALL)
-        safe = tl.where(theta > 0, theta, 1.0)
-        strength = beta * _at_least(tl.div_rn(theta - clamped, safe), 0.0)
-        strength = tl.where(theta > 0, strength, 0.0) * tl.load(factor_ptr + i_b)
+        strength = strength_of(capacity, theta, beta) * tl.load(factor_ptr + i_b)
         waiting = tl.load(pending_ptr + i_b) >= 0
         strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)
         capacity = tl.where(waiting, tl.load(pending_capacity_ptr + i_b), capacity)
         count = tl.load(counts_ptr + i_b)
-        choice = _choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
+        choice = choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
         tl.store(strength_ptr + i_b, strength)
         tl.store(choice_ptr + i_b, choice)
     tl.store(capacity_ptr + i_b, capacity)
@@ -139,16 +158,16 @@ def _select_kernel(
     """One sequence's choice for a given strength."""
     i_b = tl.program_id(0).to(tl.int64)
     count, strength = tl.load(counts_ptr + i_b), tl.load(strength_ptr + i_b)
-    choice = _choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
+    choice = choose(candidates_ptr + i_b * M, needs_ptr + i_b * M, count, strength, full, M, RULE, BLOCK_M)
     tl.store(choice_ptr + i_b, choice)
 
 
-def _check_contiguous(**tensors: torch.Tensor) -> None:
+def check_contiguous(**tensors: torch.Tensor) -> None:
     for name, tensor in tensors.items():
         check(tensor.is_contiguous(), f"{name} must be contiguous", f"stride {tensor.stride()}", "call .contiguous()")
 
 
-def _check_weights(weights: list[torch.Tensor], inputs: int, like: torch.Tensor) -> None:
+def check_weights(weights: list[torch.Tensor], inputs: int, like: torch.Tensor) -> None:
     """Raise unless weights are mean, scale, W1, b1, W2, b2, W3, b3 of a network with this many inputs."""
     check(len(weights) == 8, "weights must be 8 tensors", len(weights), "pass Evaluator.weights()")
     check_tensor("weights[2]", weights[2], (torch.float32,), (None, inputs), like)
@@ -157,7 +176,7 @@ def _check_weights(weights: list[torch.Tensor], inputs: int, like: torch.Tensor)
     shapes = ((inputs,), (inputs,), (h, inputs), (h,), (h, h), (h,), (1, h), (1,))
     for i, (tensor, shape) in enumerate(zip(weights, shapes, strict=True)):
         check_tensor(f"weights[{i}]", tensor, (torch.float32,), shape, like)
-        _check_contiguous(**{f"weights[{i}]": tensor})
+        check_contiguous(**{f"weights[{i}]": tensor})
 
 
 def _check_ladder(candidates, needs, counts, batch: int, rule: int, like: torch.Tensor) -> None:
@@ -167,7 +186,16 @@ def _check_ladder(candidates, needs, counts, batch: int, rule: int, like: torch.
     check_tensor("needs", needs, (torch.float32,), (batch, rungs), like)
     check_tensor("counts", counts, (torch.int64,), (batch,), like)
     check(0 <= rule < len(RULES), f"rule must be in [0, {len(RULES) - 1}]", rule, "use RULES.index")
-    _check_contiguous(candidates=candidates, needs=needs, counts=counts)
+    check_contiguous(candidates=candidates, needs=needs, counts=counts)
+
+
+def network_blocks(hidden: int, k: int) -> dict[str, int]:
+    """How much of a network `hidden` wide is looked at at once, k inputs a position."""
+    block_h = max(triton.next_power_of_2(hidden), 16)
+    # weights held at a time: 32 registers a thread at 16 warps; wider networks spill with that many
+    tile = 16384 if block_h <= 128 else 8192
+    return {"BLOCK_H": block_h, "BLOCK_F": min(triton.next_power_of_2(k), tile // block_h, 128),
+            "BLOCK_J": min(block_h, tile // block_h)}  # fmt: skip
 
 
 def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta, rule, full, extra=None) -> None:
@@ -175,9 +203,6 @@ def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta
     columns = 0 if extra is None else extra.shape[1]
     extra = probs[0] if extra is None else extra
     batch, hidden = probs[0].shape[0], weights[2].shape[0]
-    block_h = max(triton.next_power_of_2(hidden), 16)
-    # weights held at a time: 32 registers a thread at 16 warps; wider networks spill with that many
-    tile = 16384 if block_h <= 128 else 8192
     rungs = ladder[0].shape[1] if ladder else 1
     names = ("mean", "scale", "w1", "b1", "w2", "b2", "w3", "b3", "candidates", "needs", "counts", "pending",
              "pending_strength", "pending_capacity", "factor", "capacity", "strength", "choice")  # fmt: skip
@@ -193,8 +218,7 @@ def _launch_evaluator(probs, weights, k, transform, ladder, outputs, theta, beta
             "extra_ptr": extra, "stride_extra": extra.stride(0), "EXTRA": columns,
             "H": hidden, "F": len(probs) * k + columns, "M": rungs, "theta": theta, "beta": beta, "full": full,
             "K": k, "POSITIONS": len(probs), "TRANSFORM": transform, "RULE": rule, "HAS_LADDER": bool(ladder),
-            "BLOCK_H": block_h, "BLOCK_F": min(triton.next_power_of_2(k), tile // block_h, 128),
-            "BLOCK_J": min(block_h, tile // block_h), "BLOCK_M": triton.next_power_of_2(rungs),
+            **network_blocks(hidden, k), "BLOCK_M": triton.next_power_of_2(rungs),
         },
         num_warps=NUM_WARPS,
         enable_fp_fusion=False,
@@ -246,13 +270,13 @@ def evaluator_step(
         check(1 <= extra.shape[1] <= MAX_EXTRA, f"extra must have 1 to {MAX_EXTRA} columns", extra.shape[1], "use None")
         rows = extra.shape[1] == 1 or extra.stride(1) == 1
         check(rows, "extra must have contiguous rows", f"stride {extra.stride()}", "call .contiguous()")
-    _check_weights(weights, len(probs) * k + (0 if extra is None else extra.shape[1]), probs[0])
+    check_weights(weights, len(probs) * k + (0 if extra is None else extra.shape[1]), probs[0])
     _check_ladder(candidates, needs, counts, batch, rule, probs[0])
     check_tensor("pending", pending, (torch.int64,), (batch,), probs[0])
     check_tensor("pending_strength", pending_strength, (torch.float32,), (batch,), probs[0])
     check_tensor("pending_capacity", pending_capacity, (torch.float32,), (batch,), probs[0])
     check_tensor("factor", factor, (torch.float32,), (batch,), probs[0])
-    _check_contiguous(
+    check_contiguous(
         pending=pending, pending_strength=pending_strength, pending_capacity=pending_capacity, factor=factor
     )
     capacity = pending_capacity.new_empty((batch,))
@@ -269,7 +293,7 @@ def evaluate_capacity(features: torch.Tensor, weights: list[torch.Tensor]) -> to
     check(inputs >= 1, "features must have at least 1 column", inputs, "pass FeatureSpec.assemble's result")
     rows = inputs == 1 or features.stride(1) == 1
     check(rows, "features must have contiguous rows", f"stride {features.stride()}", "call .contiguous()")
-    _check_weights(weights, inputs, features)
+    check_weights(weights, inputs, features)
     capacity = features.new_empty((batch,))
     _launch_evaluator([features], weights, inputs, TRANSFORMS.index("raw"), [], [capacity], 0.0, 0.0, 0, 0.0)
     return capacity
@@ -283,7 +307,7 @@ def select_candidate(
     batch, rungs = candidates.shape
     _check_ladder(candidates, needs, counts, batch, rule, candidates)
     check_tensor("strength", strength, (torch.float32,), (batch,), candidates)
-    _check_contiguous(strength=strength)
+    check_contiguous(strength=strength)
     choice = torch.empty_like(counts)
     launch(
         _select_kernel,

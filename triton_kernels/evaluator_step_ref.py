@@ -21,6 +21,7 @@ from torch.nn.functional import linear
 
 PROBABILITY_FLOOR = 1e-10  # also what positions that do not exist are filled with, before the transform
 CAPACITY_FLOOR = 1e-4
+MASS_FLOOR = 1e-4  # of a class's probability before its logarithm: less than a sure token leaves to all others
 
 
 def features_ref(probs: list[torch.Tensor], k: int, transform: int) -> torch.Tensor:
@@ -34,6 +35,32 @@ def features_ref(probs: list[torch.Tensor], k: int, transform: int) -> torch.Ten
     if TRANSFORMS[transform] == "gap":
         parts = [torch.cat([p[:, :1], p[:, :1] - p[:, 1:]], dim=1) for p in parts]
     return torch.cat(parts, dim=1)
+
+
+def masses_ref(
+    probs: list[torch.Tensor], ids: list[torch.Tensor], table: torch.Tensor, k: int, classes: int
+) -> torch.Tensor:
+    """Log of each class's probability at every position, float32 [B, len(probs) * classes].
+
+    Args:
+        probs, ids: float32 and int64 [B, >= k] of each window position. table: class of every token id, uint8 [V].
+    """
+    # all positions at once: on a GPU every operation is a launch, and these are small
+    of_all, among = (torch.stack([part[:, :k] for part in parts]).flatten(0, 1) for parts in (ids, probs))
+    found = class_mass(of_all, among, table, classes).clamp_min(MASS_FLOOR).log()
+    return found.view(len(probs), -1, classes).transpose(0, 1).flatten(1)
+
+
+def class_mass(ids: torch.Tensor, probs: torch.Tensor, table: torch.Tensor, classes: int) -> torch.Tensor:
+    """Probability per class, float32 [B, classes], of record entries ids int64 [B, K] (-1 = padding), probs [B, K].
+
+    table: uint8 [V]; ids beyond it, which some models have and no tokenizer makes, are of class 0.
+    A product with 0 and 1, not a scatter: the same sum in the same order on every run, on a GPU too.
+    """
+    known = (ids >= 0) & (ids < table.numel())
+    of_entry = torch.where(known, table[ids.clamp(0, table.numel() - 1)], 0)
+    member = of_entry[:, :, None] == torch.arange(classes, device=ids.device)
+    return (member * probs[:, :, None]).sum(dim=1)
 
 
 def evaluate_capacity_ref(features: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:

@@ -35,6 +35,34 @@ def _selfhash_word(seed, o_t, lo, hi):
 
 
 @triton.jit
+def best_of_quads(p_score, p_context, lo, hi, i_q, stride_v, vocab_size, threshold,
+                  W: tl.constexpr, SELFHASH: tl.constexpr, BLOCK_Q: tl.constexpr):  # fmt: skip
+    """The greatest order of a green token among 4 * BLOCK_Q tokens of one row, -1 for none."""
+    best = tl.full([BLOCK_Q], -1, tl.int64)
+    o_q = i_q * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    quad = o_q.to(tl.uint32)
+    if SELFHASH:
+        s0, s1, s2, s3 = absorb_context(p_context, lo, hi, 1)
+        w0, w1, w2, w3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
+        for i in tl.static_range(1, W):
+            s0, s1, s2, s3 = absorb_context(p_context + i, lo, hi, 1)
+            x0, x1, x2, x3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
+            w0, w1, w2, w3 = tl.minimum(w0, x0), tl.minimum(w1, x1), tl.minimum(w2, x2), tl.minimum(w3, x3)
+        w0 = _selfhash_word(w0, 4 * o_q, lo, hi)
+        w1 = _selfhash_word(w1, 4 * o_q + 1, lo, hi)
+        w2 = _selfhash_word(w2, 4 * o_q + 2, lo, hi)
+        w3 = _selfhash_word(w3, 4 * o_q + 3, lo, hi)
+    else:
+        s0, s1, s2, s3 = absorb_context(p_context, lo, hi, W)
+        w0, w1, w2, w3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
+    best = _best_green(best, w0, p_score, stride_v, 4 * o_q, vocab_size, threshold)
+    best = _best_green(best, w1, p_score, stride_v, 4 * o_q + 1, vocab_size, threshold)
+    best = _best_green(best, w2, p_score, stride_v, 4 * o_q + 2, vocab_size, threshold)
+    best = _best_green(best, w3, p_score, stride_v, 4 * o_q + 3, vocab_size, threshold)
+    return tl.max(best, 0)
+
+
+@triton.jit
 def _scan_kernel(
     scores_ptr, context_ptr, key_ptr, wanted_ptr, best_ptr, stride_b, stride_v, stride_cb, vocab_size, threshold,
     W: tl.constexpr, SELFHASH: tl.constexpr, HAS_WANTED: tl.constexpr, BLOCK_Q: tl.constexpr,
@@ -42,35 +70,23 @@ def _scan_kernel(
     """The best green token among 4 * BLOCK_Q tokens of one row; rows that are not wanted cost one load."""
     i_b = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
-    best = tl.full([BLOCK_Q], -1, tl.int64)
+    best = tl.full((), -1, tl.int64)
     wanted = i_b >= 0
     if HAS_WANTED:
         wanted = tl.load(wanted_ptr + i_b) != 0
     if wanted:
         lo, hi = key_words(key_ptr + i_b)
-        p_context = context_ptr + i_b * stride_cb
         p_score = scores_ptr + i_b * stride_b
-        o_q = i_q * BLOCK_Q + tl.arange(0, BLOCK_Q)
-        quad = o_q.to(tl.uint32)
-        if SELFHASH:
-            s0, s1, s2, s3 = absorb_context(p_context, lo, hi, 1)
-            w0, w1, w2, w3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
-            for i in tl.static_range(1, W):
-                s0, s1, s2, s3 = absorb_context(p_context + i, lo, hi, 1)
-                x0, x1, x2, x3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
-                w0, w1, w2, w3 = tl.minimum(w0, x0), tl.minimum(w1, x1), tl.minimum(w2, x2), tl.minimum(w3, x3)
-            w0 = _selfhash_word(w0, 4 * o_q, lo, hi)
-            w1 = _selfhash_word(w1, 4 * o_q + 1, lo, hi)
-            w2 = _selfhash_word(w2, 4 * o_q + 2, lo, hi)
-            w3 = _selfhash_word(w3, 4 * o_q + 3, lo, hi)
-        else:
-            s0, s1, s2, s3 = absorb_context(p_context, lo, hi, W)
-            w0, w1, w2, w3 = quad_words(quad, s0, s1, s2, s3, lo, hi)
-        best = _best_green(best, w0, p_score, stride_v, 4 * o_q, vocab_size, threshold)
-        best = _best_green(best, w1, p_score, stride_v, 4 * o_q + 1, vocab_size, threshold)
-        best = _best_green(best, w2, p_score, stride_v, 4 * o_q + 2, vocab_size, threshold)
-        best = _best_green(best, w3, p_score, stride_v, 4 * o_q + 3, vocab_size, threshold)
-    tl.store(best_ptr + i_b * tl.num_programs(1) + i_q, tl.max(best, 0))
+        best = best_of_quads(
+            p_score, context_ptr + i_b * stride_cb, lo, hi, i_q, stride_v, vocab_size, threshold, W, SELFHASH, BLOCK_Q
+        )
+    tl.store(best_ptr + i_b * tl.num_programs(1) + i_q, best)
+
+
+@triton.jit
+def best_token(best):
+    """The token of an order that `best_of_quads` made, -1 for none."""
+    return tl.where(best >= 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1)
 
 
 @triton.jit
@@ -81,7 +97,7 @@ def _reduce_kernel(
     i_b = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, BLOCK_PARTS)
     best = tl.max(tl.load(best_ptr + i_b * parts + o_p, mask=o_p < parts, other=-1), 0)
-    token = tl.where(best >= 0, 0x7FFFFFFF - (best & 0x7FFFFFFF), -1)
+    token = best_token(best)
     score = tl.load(scores_ptr + i_b * stride_b + token * stride_v, mask=best >= 0, other=float("-inf"))
     tl.store(token_ptr + i_b, token)
     tl.store(score_ptr + i_b, score.to(tl.float32))

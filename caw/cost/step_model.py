@@ -37,11 +37,13 @@ ROOM = 1 << 50  # bytes: a model of a step asks for no memory
 # what reads a table at a few places: (operator, which argument is the table)
 LOOKUPS = {"embedding": 0, "index_select": 0, "gather": 0, "index": 0}
 # of these arguments only the rows written, or none of it, are touched
-UNREAD = {"commit_kv": ("store", "scratch"), "commit_step": ("store", "scratch"), "enumerate_candidates": ("scores",)}
+UNREAD = {"commit_kv": ("store", "scratch"), "commit_step": ("store", "scratch"), "enumerate_candidates": ("scores",),
+          "ladder_step": ("scores",), "decision_step": ("table", "ring", "floats", "padded")}  # fmt: skip
 # memory without contents, other names of tensors, and numbers that travel as arguments of a kernel
 NO_KERNEL = ("empty", "new_empty", "empty_like", "empty_strided", "_unsafe_view", "lift_fresh", "scalar_tensor")
-MODULES = ("commit_kv", "decoder_layer", "enumerate_candidates", "evaluator_step", "green_argmax", "race_values",
-           "sampling_noise", "sibling_attention", "small_linear", "topk_softmax")  # fmt: skip
+MODULES = ("commit_kv", "decision_step", "decoder_layer", "enumerate_candidates", "evaluator_step", "green_argmax",
+           "ladder_step", "race_values", "sampling_noise", "sibling_attention", "small_linear",
+           "topk_softmax")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from caw.evaluator.token_classes import CLASSES, class_mass
+from caw.evaluator.token_classes import CLASSES
 from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.evaluator_step_ref import features_ref
+from caw.triton_kernels.evaluator_step_ref import features_ref, masses_ref
 from caw.triton_kernels.op_indices import TRANSFORMS, Transform
 
-MASS_FLOOR = 1e-4  # of a class's probability before its logarithm: less than a sure token leaves to all others
 VERSION = 1
 MAX_PREVIOUS, MAX_NEXT = 3, 3
 DECODABLE_PREVIOUS, DECODABLE_NEXT = 2, 1
@@ -116,11 +115,8 @@ class FeatureSpec:
             return None
         if table is None:
             raise ValueError("features of token classes need a table of them, got none; pass Evaluator.token_class")
-        # all positions at once: on a GPU every operation is a launch, and these are small
-        ids, probs = (torch.stack([part[:, : self.k] for part in parts]).flatten(0, 1)
-                      for parts in ([r.ids for r in records], [r.probs for r in records]))  # fmt: skip
-        found = class_mass(ids, probs, table, self.classes).clamp_min(MASS_FLOOR).log()
-        return found.view(len(records), -1, self.classes).transpose(0, 1).flatten(1)
+        parts = [r.probs for r in records], [r.ids for r in records]
+        return masses_ref(*parts, table, self.k, self.classes)
 
     def to_dict(self) -> dict[str, Any]:
         """The layout as it is stored with the weights."""

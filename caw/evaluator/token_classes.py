@@ -95,15 +95,3 @@ def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False
             f"the evaluator's token classes must belong to this model's tokenizer, got {differing} of {len(ids)} "
             "sampled tokens of another class; train an evaluator for this model, or try Evaluator.for_tokenizer"
         )
-
-
-def class_mass(ids: torch.Tensor, probs: torch.Tensor, table: torch.Tensor, classes: int) -> torch.Tensor:
-    """Probability per class, float32 [B, classes], of record entries ids int64 [B, K] (-1 = padding), probs [B, K].
-
-    table: uint8 [V]; ids beyond it, which some models have and no tokenizer makes, are of class 0.
-    A product with 0 and 1, not a scatter: the same sum in the same order on every run, on a GPU too.
-    """
-    known = (ids >= 0) & (ids < table.numel())
-    of_entry = torch.where(known, table[ids.clamp(0, table.numel() - 1)], 0)
-    member = of_entry[:, :, None] == torch.arange(classes, device=ids.device)
-    return (member * probs[:, :, None]).sum(dim=1)

@@ -15,6 +15,7 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding.capture.fused_step import FusedStep
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.small_linears import SmallLinears
 
@@ -43,11 +44,21 @@ def launchers() -> ops.Ops:
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     """As on a GPU: ladders, noise, products and whole layers by their kernels too."""
-    from caw.triton_kernels import decoder_layer, enumerate_candidates, launching, sampling_noise, small_linear
+    from caw.triton_kernels import (
+        decision_step,
+        decoder_layer,
+        enumerate_candidates,
+        ladder_step,
+        launching,
+        sampling_noise,
+        small_linear,
+    )
 
     if not (launching.INTERPRETED or torch.cuda.is_available()):
         pytest.fail("expected Triton in its interpreter; run pytest with TRITON_INTERPRET=1")
     monkeypatch.setattr(ops, "enumerate_candidates", enumerate_candidates.enumerate_candidates)
+    monkeypatch.setattr(ops, "ladder_step", ladder_step.ladder_step)
+    monkeypatch.setattr(ops, "decision_step", decision_step.decision_step)
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
     monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
     monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
@@ -67,24 +78,24 @@ def test_launchers_take_what_the_step_gives(
     from caw.triton_kernels.launching import recorded
 
     chosen = WATERMARKS[watermark] if watermark else None
-    decoder, step = started(llama, RAGGED, chosen, POLICIES[policy](llama), slots=2, kernels=ops.references(),
-                            eos_token_ids=(2,), **SAMPLING[sampling])  # fmt: skip
+    decoder, step = started(llama, RAGGED, chosen, POLICIES[policy](llama), slots=2, eos_token_ids=(2,),
+                            **SAMPLING[sampling])  # fmt: skip
+    assert isinstance(step.step, FusedStep)
     to_meta(decoder, step, by_kernels)
     linears = SmallLinears(step.step.model, enabled=True)
     with torch.inference_mode(), decoder.attention, linears, recorded() as launches:
         step()
     kernels = [launch.kernel.__name__ for launch in launches]
     layers = llama.config.num_hidden_layers
-    looks = watermark is not None and policy == "capacity"
     assert kernels.count("_layer_attention_kernel") == layers and "_split_kernel" not in kernels
     assert kernels.count("_product_kernel") == 4 * layers + 1 and kernels.count("_norm_kernel") == 2 * layers
     assert kernels.count("_commit_kernel") == 1, "keys, values, logits and records move in one launch"
-    assert kernels.count("_evaluator_kernel") == looks, "evaluation, strength and selection are one launch"
-    assert kernels.count("_select_kernel") == (not looks)
-    records = kernels.count("_part_kernel")  # what follows the original and the chosen one, and the sampler's
-    assert records == 1 + looks + (sampling == "sampled")
-    assert ("_race_kernel" in kernels) == (watermark in ("top_k", "scale"))
-    assert ("_reweight_kernel" in kernels) == (watermark in ("lefthash", "selfhash", "unigram"))
+    assert kernels.count("_decision_kernel") == 1, "evaluation, selection, what was emitted and the ring are one launch"
+    assert not {"_evaluator_kernel", "_select_kernel"} & set(kernels)
+    records = kernels.count("_part_kernel")  # those of all candidates, and the sampler's
+    assert records == 1 + (sampling == "sampled")
+    assert kernels.count("_race_ladder_kernel") == (watermark in ("top_k", "scale"))
+    assert kernels.count("_green_ladder_kernel") == (watermark in ("lefthash", "selfhash", "unigram"))
 
 
 def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:

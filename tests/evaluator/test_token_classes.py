@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from caw.triton_kernels.evaluator_step_ref import MASS_FLOOR, class_mass
 from decoding import architectures
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import caw
 from caw.evaluator import Evaluator, FeatureSpec
-from caw.evaluator.features import MASS_FLOOR
-from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_mass, class_table, classify
+from caw.evaluator.token_classes import CLASSES, LINE_BREAK, check_tokenizer, class_table, classify
 from caw.io.token_texts import token_texts, tokenizer_end_ids
 from caw.record import Record
 from caw.testing import assert_close

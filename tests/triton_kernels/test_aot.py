@@ -32,7 +32,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.gate("aot")
 @pytest.mark.parametrize(
     "options, kernels",
-    [(["--capability", "90", "--checked"], 109), (["--capability", "80", "100", "--few"], 38)],
+    [(["--capability", "90", "--checked"], 126), (["--capability", "80", "100", "--few"], 62)],
     ids=["sm_90", "sm_80-and-sm_100"],
 )
 def test_every_checked_configuration_is_within_its_bounds(options, kernels):

@@ -105,6 +105,27 @@ def test_commit_step_equals_the_reference(device, positions, vocab_size, k):
         assert torch.equal(actual.cpu(), wanted)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_records_of_all_candidates_and_rows_that_ended(device, dtype):
+    """The chosen candidate's record among those of all, half-precision logits, no prefix for a text that ended."""
+    from caw.triton_kernels.commit_kv import commit_step
+
+    alive = torch.tensor([True, False, True], device=device)
+    arguments = [*inputs(device, 1, 3, 2, 6, 16, 4, torch.float32, [1, 2, 3], [True, False, True]),
+                 *state(device, 3, 37, 4, 5, 2)]  # fmt: skip
+    arguments[6] = arguments[6].to(dtype)
+    arguments[8] = [torch.randn(12, 5, device=device), torch.randint(0, 99, (12, 5), device=device),
+                    torch.rand(12, 5, device=device), torch.randn(12, device=device)]  # fmt: skip
+    expected = [cpu(x) for x in arguments]
+    for _ in range(2):  # lengths count right again
+        commit_step(*arguments, alive)
+        commit_step_ref(*expected, alive.cpu())
+        assert torch.equal(arguments[3].cpu(), expected[3]) and torch.equal(arguments[5].cpu(), expected[5])
+    assert expected[3].tolist()[1] == 0 and expected[3][0] == 3
+    for actual, wanted in zip(arguments[7], expected[7], strict=True):
+        assert torch.equal(actual.cpu(), wanted)
+
+
 def test_full_sequence_stays_as_it_is(device):
     from caw.triton_kernels.commit_kv import commit_kv
 

@@ -15,7 +15,8 @@ from caw import ops
 
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
 NAMES = ("topk_softmax", "sibling_attention", "sibling_attention_paged", "commit_kv", "commit_step",
-         "evaluate_capacity", "select_candidate", "evaluator_step", "green_argmax", "race_values")  # fmt: skip
+         "evaluate_capacity", "select_candidate", "evaluator_step", "ladder_step", "decision_step", "green_argmax",
+         "race_values")  # fmt: skip
 
 
 @pytest.fixture
@@ -51,6 +52,12 @@ def arguments(name, device):
         "select_candidate": (*ladder, f(batch).abs(), 0, 4.0),
         "evaluator_step": ([f(batch, 3).softmax(1)] * 2, weights, *ladder, torch.full((batch,), -1, device=device),
                            f(batch), f(batch), f(batch).abs(), 3, 1, 0.5, 1.0, 0, 4.0),
+        "ladder_step": (*record[:2], f(batch, 3), f(batch, 50), i(batch, 9), i(batch), key, i(batch) - 2, i(batch, 2),
+                        1, 2, 0, 10.0, 1.0, True, 2),
+        "decision_step": ([f(batch, 3).softmax(1)] * 2, [i(batch, 3)] * 2, weights, None, *ladder, i(batch) - 2,
+                          f(batch), f(batch), f(batch).abs(), None, f(batch), i(batch, 9), i(batch), i(batch),
+                          i(batch, 1), torch.tensor([True, False], device=device), i(4, batch, 5), f(4, batch, 2),
+                          i(1), 1, 2, 3, 1, 0, 0.5, 1.0, 0, 4.0),
         "green_argmax": (f(batch, 50), context, key, 1 << 22, False),
         "race_values": (f(batch, 3), i(batch, 3), f(batch, 3), context, key),
     }[name]  # fmt: skip

@@ -6,82 +6,11 @@ call and be replayed. The tests run this very function under fake tensors, in on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
-
 from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.fused_step import FusedStep
+from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
-from caw.decoding.step_result import LogProbs, StepResult
-
-NOT_EMITTED = -1
-BROKEN = -2
-
-
-@dataclass
-class OutputRing:
-    """The results of the last R steps of B sequences.
-
-    integers: int64 [R, B, 1 or 3 + M, + N]: token (-1 = none emitted, -2 = logits that
-        are not finite); with a trace also choice, counts and candidates; with log-probabilities the likeliest tokens.
-    floats: float32 [R, B, 2 or 0, + 1 + N]: strength and capacity; log-probabilities; None without either.
-    cursor: int64 [1], where the next step writes. trace: whether there is one. said: N, 0 without log-probabilities.
-    """
-
-    integers: torch.Tensor
-    floats: torch.Tensor | None
-    cursor: torch.Tensor
-    trace: bool
-    said: int = 0
-    forwarded: int = 0
-
-    @classmethod
-    def empty(cls, size: int, batch: int, rungs: int, trace: bool, device: torch.device, said: int = 0) -> OutputRing:
-        """R = size; rungs: M, the width of the ladders."""
-        columns, numbers = (3 + rungs if trace else 1) + said, (2 if trace else 0) + (1 + said if said else 0)
-        return cls(
-            integers=torch.full((size, batch, columns), NOT_EMITTED, dtype=torch.int64, device=device),
-            floats=torch.zeros(size, batch, numbers, device=device) if numbers else None,
-            cursor=torch.zeros(1, dtype=torch.int64, device=device),
-            trace=trace,
-            said=said,
-        )
-
-    @property
-    def size(self) -> int:
-        return self.integers.shape[0]
-
-    def write(self, result: StepResult) -> None:
-        self.forwarded = result.forwarded  # the same in every step
-        tokens = torch.where(result.emitted, result.tokens, NOT_EMITTED)
-        columns, numbers = [torch.where(result.broken, BROKEN, tokens)[:, None]], []
-        if self.trace:
-            columns += [result.choice[:, None], result.counts[:, None], result.candidates]
-            numbers += [result.strength[:, None], result.capacity[:, None]]
-        if result.log_probs is not None:
-            columns.append(result.log_probs.ids)
-            numbers.append(result.log_probs.values)
-        if self.floats is not None:
-            self.floats.index_copy_(0, self.cursor, torch.cat(numbers, dim=1)[None])
-        self.integers.index_copy_(0, self.cursor, torch.cat(columns, dim=1)[None])
-        self.cursor.add_(1).remainder_(self.size)
-
-    def read(self, integers: torch.Tensor, floats: torch.Tensor | None, steps: int) -> list[StepResult]:
-        """The first `steps` results out of copies of `integers` and `floats`."""
-        results = []
-        for step in range(steps):
-            row, own, said = integers[step], integers.shape[2] - self.said, None
-            tokens = row[:, 0]
-            if floats is None or not self.trace:  # the rest was not asked for
-                nothing = torch.zeros(tokens.shape)
-                detail = (torch.zeros_like(tokens), tokens[:, None], torch.ones_like(tokens), nothing, nothing)
-            else:
-                detail = (row[:, 1], row[:, 3:own], row[:, 2], floats[step, :, 0], floats[step, :, 1])
-            if self.said and floats is not None:
-                said = LogProbs(row[:, own:], floats[step, :, -1 - self.said :])
-            results.append(StepResult(tokens >= 0, tokens, *detail, tokens == BROKEN, self.forwarded, said))
-        return results
 
 
 class DeviceStep:
@@ -93,9 +22,12 @@ class DeviceStep:
 
     def __init__(self, step: FixedStep, state: DecodeState, cache: SiblingCache, ring: OutputRing) -> None:
         self.step, self.state, self.cache, self.ring = step, state, cache, ring
+        step.ring = ring
 
     def __call__(self) -> None:
         result = self.step.take(self.state, self.cache)
+        if isinstance(self.step, FusedStep):  # it did the rest by itself
+            return
         self.state.finish(result.tokens, result.emitted)
         self.cache.lengths.masked_fill_(~self.state.active, 0)  # a finished row reads no prefix
         self.ring.write(result)

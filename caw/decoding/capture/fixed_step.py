@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
-from caw import ops
-from caw.decoding.forward.branching import forward_all
+from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
 from caw.record import RECORD_SIZE, Record
+from caw.triton_kernels.enumerate_candidates_ref import rungs
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
 
@@ -24,13 +25,14 @@ COMPILED = 1000
 class FixedStep(Step):
     """Carries as many candidates as the ladder can have rungs, and reads every record that could differ.
 
-    body: the model as torch.compile makes it, or the model itself.
+    body: the model as torch.compile makes it, if it does. ring: where results go, set by whoever calls the step.
     """
 
     def __init__(self, model: Any, plan: Plan) -> None:
         super().__init__(model, plan)
         # one graph without a gap or an error: a gap would read back
         self.body = torch.compile(model, fullgraph=True, dynamic=False) if plan.settings.compile else None
+        self.ring: OutputRing | None = None
 
     @property
     def rungs(self) -> int:
@@ -38,7 +40,7 @@ class FixedStep(Step):
         native = self.watermark.native if self.watermark is not None else None
         if self.watermark is None or native is None:
             return 1
-        return ops.rungs(RECORD_SIZE, native.scheme, self.watermark.full, self.max_strength)
+        return rungs(RECORD_SIZE, native.scheme, self.watermark.full, self.max_strength)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         return True
@@ -57,10 +59,17 @@ class FixedStep(Step):
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.logits(cache, candidates)
+        batch, width = candidates.shape
+        return logits, torch.arange(batch, device=logits.device) * width
+
+    def logits(self, cache: SiblingCache, candidates: torch.Tensor) -> torch.Tensor:
+        """[B * Q, V] in the model's dtype, of candidates [B, Q]; rows with fewer carry their original again."""
+        branching, places = self.settings.branching, cache.capacity
         if self.body is None:
-            return forward_all(self.model, cache, candidates, self.settings.branching, cache.capacity)
+            return forward_candidates(self.model, cache, candidates, branching, places).flatten(0, 1)
         with torch._dynamo.config.patch(recompile_limit=COMPILED, accumulated_recompile_limit=COMPILED):
-            return forward_all(self.body, cache, candidates, self.settings.branching, cache.capacity)
+            return forward_candidates(self.body, cache, candidates, branching, places).flatten(0, 1)
 
     def commit(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.fused_step import FusedStep, fusible
 from caw.decoding.draftable import MOST, ROUNDING, exact_rows
 from caw.decoding.drafts.drafter import Drafter
 from caw.decoding.drafts.ngrams import NgramDrafter
@@ -26,7 +27,7 @@ def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
     if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING
     if plan.captured:
-        return FixedStep(model, plan), why_not
+        return (FusedStep if fusible(plan) else FixedStep)(model, plan), why_not
     if why_not:
         return EagerStep(model, plan), why_not
     price = price_for(model)

@@ -218,11 +218,12 @@ class SiblingCache(Cache):
         step_logits: torch.Tensor,
         records: list[torch.Tensor],
         following: list[torch.Tensor],
+        alive: torch.Tensor | None = None,
     ) -> None:
         """`commit`, and logits and records move along in the same launch; arguments as in `commit_step_ref`."""
         assert self.store is not None and self.scratch is not None and self.copies == 1
         self.kernels.commit_step(
-            self.store, self.scratch, choice, self.lengths, active, logits, step_logits, records, following
+            self.store, self.scratch, choice, self.lengths, active, logits, step_logits, records, following, alive
         )
 
     def keep(self, rows: torch.Tensor) -> None:

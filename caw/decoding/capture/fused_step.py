@@ -1,0 +1,130 @@
+"""The captured step in the fewest launches: ladder, forward, records, decision, commit.
+
+What `FixedStep` does with some fifty small operations is here two operators, `ladder_step` and `decision_step`; the
+records of all candidates are made at once where they are few, and the commit takes the chosen one's. Settings that ask
+for more (`fusible`) keep `FixedStep`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from caw import ops
+from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.forward.sibling_cache import SiblingCache
+from caw.decoding.plan import Plan
+from caw.decoding.state import DecodeState
+from caw.decoding.step_result import StepResult
+from caw.policies import CapacityPolicy, Signals
+from caw.record import Record
+from caw.triton_kernels.op_indices import RULES, TRANSFORMS
+
+ALL_ROWS = 64  # of so many candidates all records cost what those of the original ones cost
+
+
+def fusible(plan: Plan) -> bool:
+    """Whether the two operators know all that is asked: no target, no log-probabilities, no copies of the prefix."""
+    known = plan.watermark is None or plan.watermark.native is not None
+    return known and plan.loop is None and not plan.limits.log_probs and plan.copies == 1 and plan.kernels.native
+
+
+class Rungs(NamedTuple):
+    """A ladder, as `triton_kernels.ladder_ref.Ladder`; counts None = one candidate each. carried: int64 [B, Q]."""
+
+    candidates: torch.Tensor
+    needs: torch.Tensor
+    counts: torch.Tensor | None
+    carried: torch.Tensor
+
+
+class FusedStep(FixedStep):
+    """Ends texts and writes to the ring by itself; what `take` returns only says so.
+
+    carried: candidates that a look-ahead forwards.
+    """
+
+    def __init__(self, model: Any, plan: Plan) -> None:
+        super().__init__(model, plan)
+        self.carried = min(self.slots, self.rungs)
+
+    def take(self, state: DecodeState, cache: SiblingCache) -> StepResult:
+        """Decode one token of every active sequence; mutates state, cache and ring."""
+        if self.plan.looks_ahead:
+            result, chosen, moved, logits, following = self._evaluated(state, cache)
+        else:
+            rungs = self.rungs_of(state, 1)
+            result, chosen, moved = self.decide(state, rungs, [], rungs.candidates.shape[1])
+            logits = self.logits(cache, result.tokens[:, None])
+            following = self.record(logits)
+        by_sequence = logits.view(state.batch, -1, logits.shape[1])
+        cache.commit_step(chosen, moved, state.logits, by_sequence, state.records, following.tensors, state.active)
+        return result
+
+    def _evaluated(
+        self, state: DecodeState, cache: SiblingCache
+    ) -> tuple[StepResult, torch.Tensor, torch.Tensor, torch.Tensor, Record]:
+        """What `decide` gives, the candidates' logits, and the record of each or of the chosen one."""
+        assert self.evaluator is not None
+        spec, rungs = self.evaluator.spec, self.rungs_of(state, self.carried)
+        batch, width = rungs.carried.shape
+        logits = self.logits(cache, rungs.carried)
+        first = torch.arange(batch, device=logits.device) * width if batch * width > ALL_ROWS else None
+        following = self.record(logits, first)
+        originals = Record(*(t.view(batch, -1, *t.shape[1:])[:, 0] for t in following.tensors))
+        window = [*reversed(state.history[: spec.previous]), state.current, *[originals][: spec.next]]
+        result, chosen, moved = self.decide(state, rungs, window, width)
+        if first is not None:
+            following = self.record(logits, first + chosen)
+        return result, chosen, moved, logits, following
+
+    def rungs_of(self, state: DecodeState, slots: int) -> Rungs:
+        """The ladder of each row and its first `slots` candidates, or the one that waits."""
+        if self.watermark is not None and self.limits.factors:  # each row up to the greatest strength of its own
+            ladder, waiting = self.ladder(state), state.pending[:, None]
+            carried = torch.where(waiting >= 0, waiting, ladder.candidates[:, :slots])
+            return Rungs(ladder.candidates, ladder.needs, ladder.counts, carried)
+        scores, warped = self.choice_logits(state)
+        record = state.current if scores is state.logits else self.record(scores)
+        if self.watermark is None:
+            return Rungs(record.ids[:, :1], record.values[:, :1], None, record.ids[:, :1])
+        race = record.values if scores is warped else warped.gather(1, record.ids.clamp_min(0))
+        native = self.watermark.native
+        assert native is not None
+        ends = state.rows.ends if self.limits.ends and not self.plan.mark_eos else None
+        return Rungs(*ops.ladder_step(
+            record.values, record.ids, race, scores, state.padded_tokens, state.counts, state.rows.keys, state.pending,
+            ends, state.window, native.scheme, native.threshold, self.watermark.full, self.max_strength,
+            self.watermark.deduplicates, slots,
+        ))  # fmt: skip
+
+    def decide(
+        self, state: DecodeState, rungs: Rungs, window: list[Record], width: int
+    ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
+        """(what happened, sibling int64 [B] to commit where bool [B] is true).
+
+        window: what the evaluator reads, oldest first; empty: the policy gives the strength. width: candidates that
+        can be chosen without waiting.
+        """
+        network, table, given, policy = [], None, None, self.policy
+        k, transform, classes, theta, beta = 1, 0, 0, 0.0, 0.0
+        rule, full = ("reweight", 0.0) if self.watermark is None else (self.watermark.rule, self.watermark.full)
+        if window:
+            assert self.evaluator is not None and isinstance(policy, CapacityPolicy)
+            spec, network, theta, beta = self.evaluator.spec, self.evaluator.weights(), policy.theta, policy.beta
+            k, transform, classes = spec.k, TRANSFORMS.index(spec.transform), spec.classes
+            table = self.evaluator.token_class if classes else None
+        elif self.watermark is not None:
+            given = policy.strength(Signals(state.current, state.logits)) * state.factors
+        ring = self.ring
+        assert ring is not None
+        tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
+            [r.probs for r in window], [r.ids for r in window], network, table, *rungs[:3], state.pending,
+            state.pending_strength, state.pending_capacity, state.factors, given, state.current.logsumexp,
+            state.padded_tokens, state.counts, state.budgets, state.rows.ends, state.active, ring.integers, ring.floats,
+            ring.cursor, width, state.window, k, transform, classes, float(theta), float(beta), RULES.index(rule), full,
+        )  # fmt: skip
+        ring.forwarded = width if window else 1
+        seen = rungs.candidates, shown, strength, capacity
+        return StepResult(emitted, tokens, choice, *seen, broken, ring.forwarded), chosen, moved

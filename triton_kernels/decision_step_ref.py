@@ -1,0 +1,113 @@
+"""Reference of `decision_step`: evaluate, select, emit, end texts, and note it all down.
+
+capacity, strength, choice      evaluator_step_ref, or a strength given by a policy
+a choice beyond what was forwarded waits for the next step, which carries it alone
+the token joins its text; an end token or the budget ends it
+the result goes to the output ring
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from caw.triton_kernels.evaluator_step_ref import (
+    evaluate_capacity_ref,
+    evaluator_step_ref,
+    masses_ref,
+    select_candidate_ref,
+)
+
+NOT_EMITTED = -1
+BROKEN = -2
+
+
+def decision_step_ref(
+    probs: list[torch.Tensor],
+    ids: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    table: torch.Tensor | None,
+    candidates: torch.Tensor,
+    needs: torch.Tensor,
+    counts: torch.Tensor | None,
+    pending: torch.Tensor,
+    pending_strength: torch.Tensor,
+    pending_capacity: torch.Tensor,
+    factor: torch.Tensor,
+    given: torch.Tensor | None,
+    logsumexp: torch.Tensor,
+    padded: torch.Tensor,
+    tally: torch.Tensor,
+    budgets: torch.Tensor,
+    ends: torch.Tensor,
+    active: torch.Tensor,
+    ring: torch.Tensor,
+    floats: torch.Tensor | None,
+    cursor: torch.Tensor,
+    slots: int,
+    window: int,
+    k: int,
+    transform: int,
+    classes: int,
+    theta: float,
+    beta: float,
+    rule: int,
+    full: float,
+    *,
+    evaluate: Callable[..., torch.Tensor] = evaluate_capacity_ref,
+    select: Callable[..., torch.Tensor] = select_candidate_ref,
+) -> tuple[torch.Tensor, ...]:
+    """(tokens, choice, chosen, shown int64, strength, capacity float32, emitted, moved, broken bool), all [B].
+
+    tokens: emitted where `emitted`. choice: rung chosen. chosen: the forwarded sibling to commit where `moved`, which
+    is where the text goes on; without an evaluator the token alone is forwarded afterwards, so 0. shown: rungs of the
+    ladder. broken: logits of an active text that are not finite.
+
+    Args:
+        probs, ids: records float32 and int64 [B, >= k] of each window position, oldest first; empty without evaluator.
+        weights: as in `evaluate_capacity_ref`; empty: the strength is given.
+        table: uint8 [V], class of each token id, whose masses follow the probabilities as inputs; None = none.
+        candidates, needs, counts, rule, full: the ladder [B, M]; counts None = one candidate each.
+        pending, pending_strength, pending_capacity: what waits, mutated. factor: float32 [B].
+        given: float32 [B], the strength without an evaluator; None = 0. logsumexp: float32 [B], of the logits chosen
+            from.
+        padded int64 [B, W + N], tally int64 [B], active bool [B]: the texts, mutated. budgets int64 [B], ends int64
+            [B, E]: what ends them.
+        ring: int64 [R, B, 1 or 3 + M], floats: float32 [R, B, 2] or None, cursor: int64 [1]: the output ring, mutated:
+            token (-1 none, -2 broken), choice, rungs, candidates; strength and capacity.
+        slots: candidates that were forwarded. window: W. k, transform, theta, beta: as in `evaluator_step_ref`.
+        classes: number of token classes. evaluate, select: implementations of those ops.
+    """
+    waiting, was_active = pending >= 0, active.clone()
+    shown = torch.ones_like(tally) if counts is None else counts.clone()
+    if weights:
+        extra = None if table is None else masses_ref(probs, ids, table, k, classes)
+        capacity, strength, choice = evaluator_step_ref(
+            probs, weights, candidates, needs, shown, pending, pending_strength, pending_capacity, factor, k,
+            transform, theta, beta, rule, full, extra, evaluate=evaluate, select=select,
+        )  # fmt: skip
+    else:
+        strength = torch.zeros_like(factor) if given is None else given.clone()
+        capacity = torch.full_like(strength, torch.nan)
+        choice = select(candidates.contiguous(), needs.contiguous(), shown, strength, rule, full)
+    tokens = candidates.gather(1, choice[:, None])[:, 0]
+    overflow = (choice >= slots) & was_active & ~waiting
+    emitted = was_active & ~overflow
+    chosen = torch.where(emitted & ~waiting, choice, 0) if weights else torch.zeros_like(choice)
+    pending.copy_(torch.where(overflow, tokens, -1))
+    pending_strength.copy_(strength)
+    pending_capacity.copy_(capacity)
+    place = (tally + window).clamp(max=padded.shape[1] - 1)[:, None]
+    kept = padded.gather(1, place)
+    padded.scatter_(1, place, torch.where(emitted[:, None], tokens[:, None], kept))
+    tally += emitted
+    ended = (tokens[:, None] == ends).any(dim=1) | (tally >= budgets)
+    active &= ~(emitted & ended)
+    broken = was_active & ~logsumexp.isfinite()
+    columns = [torch.where(broken, BROKEN, torch.where(emitted, tokens, NOT_EMITTED))[:, None]]
+    if floats is not None:
+        columns += [choice[:, None], shown[:, None], candidates]
+        floats.index_copy_(0, cursor, torch.stack([strength, capacity], dim=1)[None])
+    ring.index_copy_(0, cursor, torch.cat(columns, dim=1)[None])
+    cursor.add_(1).remainder_(ring.shape[0])
+    return tokens, choice, chosen, shown, strength, capacity, emitted, emitted & active, broken
