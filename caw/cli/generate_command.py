@@ -123,7 +123,9 @@ def generate(
         from caw.decoding.plan_defaults import marks_eos
         from caw.settings import Settings
 
-        read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights}
+        ahead, drafter = opt.parse_speculate(speculate)
+        read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights,
+                "--speculate": drafter}  # fmt: skip
         check_paths(read, {"--output": output})
         mark = opt.build_watermark(
             watermark,
@@ -134,10 +136,8 @@ def generate(
                 "payload": payload, "payload-bits": payload_bits,
             },
         )  # fmt: skip
-        of_policy = {
-            "strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator,
-            "target": target,
-        }  # fmt: skip
+        of_policy = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta,
+                     "evaluator": evaluator, "target": target}  # fmt: skip
         chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
         how = opt.build_policy(chosen, of_policy, model)
         if mark is not None:
@@ -150,10 +150,10 @@ def generate(
             chat=chat, mark_eos=marks_eos(mark_eos, mark), return_trace=trace, batch_size=batch_size,
             max_memory=max_memory, prefill_attention=prefill_attention, compile=compile,  # type: ignore[arg-type]
             found_at=found_at, max_attempts=max_attempts, best_of=best_of, select=select, edits=edits,
-            on_unfound=on_unfound, speculate=opt.parse_speculate(speculate),  # type: ignore[arg-type]
+            on_unfound=on_unfound, speculate=ahead,  # type: ignore[arg-type]
         )  # fmt: skip
         table = found.check_found(settings, mark, how, weights)
-        plan = Plan(model, mark, how if mark else None, settings, with_prompt, table)
+        plan = Plan(model, mark, how if mark else None, settings, with_prompt, table, drafter)
         plan.check()
         marking = "" if mark is None else what_marks(mark, how, remark)
         device = opt.prepare_device(device, threads)
@@ -184,6 +184,10 @@ def _make(
     """Load the model and write the jobs' texts; returns how many prompts had none. marking: what to say beforehand."""
     with doing(f"loading {plan.model}"):
         network, tokenizer = load_model(plan.model, device=device, dtype=dtype)
+    if plan.drafter is not None:
+        with doing(f"loading {plan.drafter}"):
+            guesses, other = load_model(plan.drafter, device=device, dtype=dtype)
+        plan = plan.drafting(guesses, tokenizer, other)
     accepted = accept_jobs(jobs, network, tokenizer, plan, source=source)
     if marking and accepted.ids:
         complain(marking)

@@ -40,7 +40,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a run but its prompts; `label` goes into every output line and must not change on resume."""
+    """Everything about a run but its prompts; `label` goes into every output line and must not change on resume.
+
+    drafter: name of a smaller model that guesses tokens ahead.
+    """
 
     model: str
     watermark: Watermark | None
@@ -48,6 +51,16 @@ class Plan:
     settings: Settings
     with_prompt: bool
     weights: TokenWeights | None = None
+    drafter: str | None = None
+
+    def drafting(self, model: Any, tokenizer: Any, other: Any) -> Plan:
+        """The same with a loaded model that guesses; tokenizer: of the model that writes, other: of that one."""
+        if tokenizer.get_vocab() != other.get_vocab():
+            raise ValueError(
+                f"--speculate must name a model of the vocabulary of {self.model}, and {self.drafter} has another; "
+                "choose a smaller model of the same family"
+            )
+        return replace(self, settings=replace(self.settings, speculate=model))
 
     def check(self) -> None:
         """Refuse, before a model is loaded, stop strings that are none and options that no line can hold."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caw.defaults import BETA, BETA_BY_MODEL, DELTA, GAMMA, STRENGTH, THETA, TOP_K_EXP
-from caw.io.show import shown
 from caw.models.device import DTYPES, resolve_device
 from caw.policies.registry import POLICIES, make_policy, policy_name
 from caw.watermarks.registry import WATERMARKS, watermark_class, watermark_name
@@ -128,17 +127,21 @@ Compile = Annotated[
 ]
 
 Speculate = Annotated[
-    str, panel(RUNNING, "Tokens drafted ahead: auto (where it pays), none or a number; the texts stay the same.")
-]
+    str,
+    panel(RUNNING, "What guesses tokens ahead; the texts stay the same: auto (look-up where it pays), own (in each "
+          "text alone), none, a number of tokens to look up, or a smaller model of the same vocabulary."),
+]  # fmt: skip
 
 
-def parse_speculate(text: str) -> str | int | None:
-    """What --speculate says; a number out of range is refused with the other settings."""
-    if text in ("auto", "none"):
-        return None if text == "none" else text
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError(f"--speculate must be auto, none or a number of tokens, got {shown(text)}; leave it out")
-    return int(text)
+def parse_speculate(text: str) -> tuple[str | int | None, str | None]:
+    """(what --speculate says, the name of a model where it names one); a number out of range is refused later."""
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text), None
+    if not text:
+        raise ValueError("--speculate must be auto, own, none, a number or a model, got nothing; leave it out")
+    if text in ("auto", "own", "none"):
+        return (None if text == "none" else text), None
+    return "auto", text
 
 
 def parse_key(text: str) -> int | str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cli.running import KEY, assert_refused, generate, run
-from tiny import tiny_tokenizer
+from tiny import save_tiny, tiny_tokenizer
 
 import caw
 
@@ -137,10 +137,16 @@ def test_options_arrive(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_speculate(model: str) -> None:
-    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in ("auto", "none", "3")]
+def test_speculate(model: str, tmp_path: Path) -> None:
+    """Look-up, or a model of the same vocabulary; the texts stay the same."""
+    hows = ("auto", "own", "none", "3", str(save_tiny(tmp_path / "small")))
+    text = [generate(model, "--prompt", "the sky", "--speculate", how).stdout for how in hows]
     assert len(set(text)) == 1 and text[0]
-    assert_refused(generate(model, "--prompt", "the sky", "--speculate", "some"), "--speculate must be auto, none or a")
-    assert_refused(
-        generate(model, "--prompt", "the sky", "--speculate", "65"), "speculate must be an integer in [1, 64]"
-    )
+    other = save_tiny(tmp_path / "other")
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["unheard"])
+    tokenizer.save_pretrained(other)
+    refused = {str(other): "--speculate must name a model of the vocabulary of", "": "--speculate must be",
+               str(tmp_path / "none"): "none", "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
+    for wrong, said in refused.items():
+        assert_refused(generate(model, "--prompt", "the sky", "--speculate", wrong), said)
