@@ -103,14 +103,15 @@ def detection_weights(
             raise ValueError("--device and --dtype say how --reader runs, which is missing; add it")
         if tokenizer is None and reader is None:
             raise ValueError("a table is made for a tokenizer, got none; give --tokenizer, or --reader")
+        named = tokenizer or ""  # only --reader goes without, which has its own
         made: TokenWeights | Calibration
         if positions is not None:
             if evaluator is None:
                 raise ValueError("--positions needs --evaluator, got none; name shipped weights or a file")
             with doing("weighing tokens"):
-                made = from_positions(positions, Evaluator.load(evaluator), theta, str(tokenizer), about)
+                made = from_positions(positions, Evaluator.load(evaluator), theta, named, about)
         elif like is not None:
-            made = weights_by_kind(TokenWeights.load(like), load_tokenizer(str(tokenizer)), about)
+            made = weights_by_kind(TokenWeights.load(like), load_tokenizer(named), about)
         else:
             if input is None or config is None:
                 raise ValueError("expected --input and --config, --like, or --positions, got none; give marked texts")
@@ -119,7 +120,7 @@ def detection_weights(
             if reader is not None:
                 made = learned(reader, lines, about, device, dtype)
             else:
-                made = estimated(str(tokenizer), lines, prior, about)
+                made = estimated(named, lines, prior, about)
         made.save(output)
         if isinstance(made, TokenWeights):
             _show(made.provenance)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from caw.checks import require_bool, require_int, require_number
 
+LEVEL = 1e-3  # share of unmarked texts that the detection service may call marked, all keys together
 Key = int | str | bytes  # what a watermark takes
 Ending = Literal["complete", "cancelled", "failed"]
 

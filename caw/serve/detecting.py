@@ -19,13 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from caw.detection.drawing import Stretch, stretches
 from caw.detection.many_keys import KeySearch, KeySearchResult
 from caw.io.unicode import is_unicode
-from caw.serve.contracts import KeyDirectory, Tenant
+from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.planning import Planned
 from caw.serve.rates import Rates, asker_of
 from caw.watermarks.green_list import GreenList
 
-LEVEL = 1e-3  # share of unmarked texts that may be called marked, all keys together
 MAX_LETTERS = 100_000
 LEAST_TOKENS = 60  # of a text that the public may ask about
 PUBLIC_RATE, PUBLIC_BURST = 0.2, 10  # questions a second of one address, and at once

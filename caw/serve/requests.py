@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
@@ -18,6 +18,14 @@ MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
 MAX_PROMPTS, MAX_PARTS, MAX_OTHERS, MAX_TOOLS = 1024, 4096, 256, 128
 
 T = TypeVar("T")
+
+
+def _whole(value: Any) -> Any:
+    """A whole number that was written with a point, as an integer: in JSON 5.0 is one too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
 # a list whose first bad item is the last one looked at: a million of them would take seconds, and each has an error
 Quick = Annotated[list[T], Field(fail_fast=True)]
 Few = Annotated[list[T], Field(fail_fast=True, max_length=MAX_PROMPTS)]
@@ -69,11 +77,11 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
     model: str = Field(max_length=1024)
-    max_tokens: int | None = Field(default=None, ge=1, le=1 << 24)
+    max_tokens: Whole | None = Field(default=None, ge=1, le=1 << 24)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
-    n: int | None = Field(default=None, ge=1, le=1024)
-    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 64)
+    n: Whole | None = Field(default=None, ge=1, le=1024)
+    seed: Whole | None = Field(default=None, ge=-(1 << 63), lt=1 << 64)
     stop: str | Few[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -129,7 +137,7 @@ class CompletionRequest(Sampling):
     """`/v1/completions`."""
 
     prompt: str | Few[str] | Quick[int] | Few[Quick[int]]
-    logprobs: int | None = Field(default=None, ge=0, le=5)
+    logprobs: Whole | None = Field(default=None, ge=0, le=5)
 
     @property
     def alternatives(self) -> int | None:
@@ -188,9 +196,9 @@ class ChatRequest(Sampling):
     """`/v1/chat/completions`."""
 
     messages: Parts[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=1 << 24)
+    max_completion_tokens: Whole | None = Field(default=None, ge=1, le=1 << 24)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
 

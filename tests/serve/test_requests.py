@@ -28,7 +28,7 @@ def ask(served: Running, body: Any, path: str = "/v1/completions") -> tuple[int,
 
 
 def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
-    status, answer = ask(served, {**PLAIN, **NEUTRAL})
+    status, answer = ask(served, {**PLAIN, **NEUTRAL, "max_tokens": 4.0, "n": 1.0})
     assert status == 200 and answer["choices"][0]["text"] == alone("the sky", max_new_tokens=4)[0]
     status, answer = ask(served, {**CHAT, **NEUTRAL, "messages": [{"role": "developer", "content": "hi", "name": "x"}]},
                          "/v1/chat/completions")  # fmt: skip
@@ -50,6 +50,7 @@ def test_parameters_that_are_not_served_may_be_neutral(served: Running) -> None:
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ({"max_tokens": True}, "max_tokens", "valid integer"),
+        ({"n": 1.5}, "n", "valid integer"),
         ({"n": 100}, "n", "may ask for 16 texts, got 100"),
         ({"max_tokens": 500}, "prompt", "a text may have 256 tokens in all"),
         ({"seed": 1 << 64}, "seed", "less than"),
