@@ -16,6 +16,7 @@ import torch
 
 from caw import _ext
 from caw.ops_ref.block_types import packed_bytes
+from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
 from caw.ops_ref.fakes import (
     attention_fake,
@@ -351,6 +352,16 @@ prefill_layer = _register(
     "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None, "
     "Tensor? places=None) -> Tensor",
     prefill_layer_ref,
+    lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
+)
+
+# decoder_stack: all layers of a model in one call; candidates' keys and values go to scratch, those of tokens with
+# places to the store. CPU only
+decoder_stack = _register(
+    "decoder_stack(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) store, Tensor(b!) scratch, int slot, "
+    "Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int[] windows, Tensor? rows=None, "
+    "Tensor? places=None) -> Tensor",
+    decoder_stack_ref,
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )
 

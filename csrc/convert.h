@@ -54,18 +54,20 @@ struct Rows {
   const float* row(int64_t i) const { return data.data() + i * stride; }
 };
 
-// Rows as `linear_kernel` reads them beside weights of this type; keeps the rows' address.
+// Rows as `linear_kernel` reads them beside weights of this type, once they are prepared; keeps the rows' address.
 class LinearInput {
  public:
-  LinearInput(const Rows& x, Dtype type) : rows_(x.count), stride_(x.stride), type_(type), data_(x.data.data()) {
+  LinearInput(const Rows& x, Dtype type) : rows_(x.count), stride_(x.stride), type_(type), rows_data_(x.data.data()) {
     if (!linear_kernel().prepare || type != kBFloat16) return;
-    item_ = sizeof(uint16_t);
+    item_ = sizeof(uint16_t), block_ = kRowBlock;
     prepared_.resize(rows_ * stride_);
-    for_each_part((rows_ + kRowBlock - 1) / kRowBlock, kRowBlock * stride_ / 10, [&](int64_t begin, int64_t end) {
-      const int64_t first = begin * kRowBlock, count = std::min(end * kRowBlock, rows_) - first;
-      linear_kernel().prepare(x.data.data() + first * stride_, count, stride_, prepared_.data() + first * stride_);
-    });
-    data_ = prepared_.data();
+  }
+  int64_t block() const { return block_; }  // rows that are prepared together
+  // Rows first to first + count, whole blocks unless they are the last.
+  void prepare(int64_t first, int64_t count) {
+    if (item_ == sizeof(float)) return;
+    const int64_t at = first * stride_;
+    linear_kernel().prepare(rows_data_ + at, count, stride_, prepared_.data() + at);
   }
   // Calls f(first, count) for rows that stay in the cache while weights stream past, one such block after another.
   template <class F>
@@ -76,16 +78,17 @@ class LinearInput {
   }
   // part[m * kLinearTile + o] of rows first to first + rows, the outputs o < count of weight rows from `weight` on.
   void multiply(int64_t first, int64_t rows, const void* weight, int64_t size, int64_t count, float* part) const {
-    const char* from = static_cast<const char*>(data_) + first * stride_ * item_;
+    const void* data = item_ == sizeof(float) ? static_cast<const void*>(rows_data_) : prepared_.data();
+    const char* from = static_cast<const char*>(data) + first * stride_ * item_;
     linear_kernel().multiply(from, rows, stride_, weight, type_, size, count, part);
   }
 
  private:
   static constexpr int64_t kRowBlock = 48;        // a multiple of what any kernel takes at once
   static constexpr int64_t kKeptBytes = 1 << 20;  // half of a second-level cache
-  int64_t rows_, stride_, item_ = sizeof(float);
+  int64_t rows_, stride_, item_ = sizeof(float), block_ = 1;
   Dtype type_;
-  const void* data_;
+  const float* rows_data_;
   Aligned<uint16_t> prepared_;
 };
 
@@ -93,7 +96,8 @@ class LinearInput {
 inline std::vector<float> widen(const Tensor& t, Dtype type) {
   std::vector<float> wide(static_cast<size_t>(t.size(0)));
   const void* base = t.const_data_ptr();
-  for (int64_t i = 0; i < t.size(0); ++i) wide[size_t(i)] = read(base, i * t.stride(0), type);
+  const int64_t step = t.stride(0);
+  for (size_t i = 0; i < wide.size(); ++i) wide[i] = read(base, int64_t(i) * step, type);
   return wide;
 }
 

@@ -1,19 +1,13 @@
-// decoder_layer and prefill_layer on the CPU: one pre-norm transformer layer (RMSNorm, rotary attention, gated SiLU MLP) of
-// a decoding step, or of prompts, in one call. Formula and arguments: caw/ops_ref/decoder_layer_ref.py.
+// decoder_layer, prefill_layer and decoder_stack on the CPU: one layer or all layers of a decoding step, or of prompts and
+// drafts, in one call. Formula and arguments: triton_kernels/decoder_layer_ref.py and caw/ops_ref; arithmetic: layers.cpp.
 //
-// With a few rows a step, nearly all the time goes into reading the weights; launching 60 small operators a layer from
-// Python costs as much again (8 ms a step on a 30-layer model). Sums and activations are float32 whatever the
-// weights are; keys, values, queries and the result are rounded to the weights' type.
+// Launching 60 small operators a layer from Python costs a 30-layer model 8 ms a step, and one operator a layer still 3.
+// What is checked here is checked once a call, so layers.cpp reads without further checks.
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <optional>
+#include <map>
 
-#include "convert.h"
-#include "cpu/linear.h"
+#include "layers.h"
 #include "ops.h"
-#include "quantised_linear.h"
 
 namespace caw {
 namespace {
@@ -21,340 +15,204 @@ namespace {
 constexpr int64_t kNorm1 = 0, kQ = 1, kK = 2, kV = 3, kO = 4, kNorm2 = 5, kGate = 6, kUp = 7, kDown = 8;
 constexpr int64_t kQNorm = 9, kKNorm = 10;  // Qwen3's; absent in the others
 constexpr int64_t kMostSlots = int64_t(1) << 31;
-constexpr float kLargestExponent = 88.0f;   // of the vector exponential
 
-struct Matrix {
-  const char* data;
-  Dtype type;
-  int64_t outputs, size;
-  std::vector<float> bias;
-  Packed packed;  // its form is null where the weights are plain
-  int64_t tiles() const { return (outputs + kLinearTile - 1) / kLinearTile; }
+// Weights of one layer among those of a call, and what to call them.
+struct Given {
+  const Tensor* weights;
+  const std::optional<Tensor>* biases;  // null = none
+  size_t count, layer;                  // count: 9 or 11
+  std::string name(int64_t i) const { return "weights[" + std::to_string(int64_t(layer * count) + i) + "]"; }
 };
 
-int64_t outputs_of(const char* name, const Tensor& weight) {
-  if (is_packed(weight)) return packed(name, weight).outputs;
-  require(weight.dim() == 2, std::string(name) + " must have two dimensions, got " + shape_of(weight));
+int64_t outputs_of(const Given& given, int64_t i) {
+  const Tensor& weight = given.weights[i];
+  if (is_packed(weight)) return packed(given.name(i).c_str(), weight).outputs;
+  require(weight.dim() == 2, [&] { return given.name(i) + " must have two dimensions, got " + shape_of(weight); });
   return weight.size(0);
 }
 
-Matrix matrix(const char* name, const Tensor& weight, const std::optional<Tensor>& bias, Dtype type, int64_t outputs,
-    int64_t size) {
-  Packed blocks;
+Matrix matrix(const Given& given, int64_t i, const std::optional<Tensor>* bias, Dtype type, int64_t outputs, int64_t size) {
+  const Tensor& weight = given.weights[i];
+  Matrix m{static_cast<const char*>(weight.const_data_ptr()), type, outputs, size, {}, {}};
   if (is_packed(weight)) {
-    blocks = packed(name, weight);
-    require(type == kFloat32, std::string(name) + " is packed, so hidden must be float32; convert it before the call");
-    require(blocks.outputs == outputs && blocks.size == size, std::string(name) + " must be packed weights [" +
-        std::to_string(outputs) + ", " + std::to_string(size) + "], got [" + std::to_string(blocks.outputs) + ", " +
-        std::to_string(blocks.size) + "]");
+    m.packed = packed(given.name(i).c_str(), weight);
+    require(type == kFloat32,
+        [&] { return given.name(i) + " is packed, so hidden must be float32; convert it before the call"; });
+    require(m.packed.outputs == outputs && m.packed.size == size, [&] {
+      return given.name(i) + " must be packed weights [" + std::to_string(outputs) + ", " + std::to_string(size) +
+          "], got [" + std::to_string(m.packed.outputs) + ", " + std::to_string(m.packed.size) + "]";
+    });
   } else {
-    require_shape(name, weight, {outputs, size});
+    require(weight.dim() == 2 && weight.size(0) == outputs && weight.size(1) == size, [&] {
+      return given.name(i) + " must have shape [" + std::to_string(outputs) + ", " + std::to_string(size) + "], got " +
+          shape_of(weight);
+    });
+    require(weight.is_contiguous() && is_float_type(weight.scalar_type()) && dtype_of("weights", weight) == type,
+        [&] { return given.name(i) + " must be contiguous and of hidden's dtype; convert it before the call"; });
   }
-  require(blocks.form || (weight.is_contiguous() && dtype_of(name, weight) == type),
-      std::string(name) + " must be contiguous and of hidden's dtype; convert it before the call");
-  Matrix m{static_cast<const char*>(weight.const_data_ptr()), type, outputs, size, {}, blocks};
-  if (bias.has_value()) {
-    require_shape("biases", *bias, {outputs});
-    require(dtype_of("biases", *bias) == type, "biases must have hidden's dtype; convert them before the call");
-    m.bias = widen(*bias, type);
+  if (bias && bias->has_value()) {
+    require_shape("biases", **bias, {outputs});
+    require(dtype_of("biases", **bias) == type, "biases must have hidden's dtype; convert them before the call");
+    m.bias = widen(**bias, type);
   }
   return m;
 }
 
-int64_t tile_cost(const Matrix& m, int64_t rows) {  // nanoseconds: 10 bytes or 40 products in each
-  if (m.packed.form) return kLinearTile / kTileOutputs * packed_tile_cost(m.packed, rows);
-  return kLinearTile * m.size * std::max(element_size(m.type) * 4, rows) / 40;
+std::vector<float> norm(const char* name, const Tensor& weight, int64_t size, Dtype type) {
+  require_shape(name, weight, {size});
+  require(dtype_of(name, weight) == type, [&] { return std::string(name) + " must have hidden's dtype"; });
+  return widen(weight, type);
 }
 
-// Rows as products with a matrix read them.
-class Input {
- public:
-  Input(const Rows& x, const Matrix& m) : rows_(x.count) {
-    if (!m.packed.form) {
-      plain_.emplace(x, m.type);
-      return;
-    }
-    digits_.emplace(x.count, x.size, m.packed.fast);
-    fill(x.data.data(), x.stride, *digits_);
+// The weights of one layer of a call.
+Layer layer_of(const Given& given, const Pass& pass) {
+  const int64_t inner = pass.heads * pass.dim, kv = pass.kv_heads * pass.dim, wide = outputs_of(given, kGate);
+  const auto get = [&](int64_t i, size_t bias, int64_t outputs, int64_t size) {
+    return matrix(given, i, given.biases ? given.biases + bias : nullptr, pass.type, outputs, size);
+  };
+  Layer made{get(kQ, 0, inner, pass.width), get(kK, 1, kv, pass.width), get(kV, 2, kv, pass.width),
+      get(kO, 3, pass.width, inner), get(kGate, 4, wide, pass.width), get(kUp, 5, wide, pass.width),
+      get(kDown, 6, pass.width, wide), norm("the norms of weights", given.weights[kNorm1], pass.width, pass.type),
+      norm("the norms of weights", given.weights[kNorm2], pass.width, pass.type), {}, {}, {}, {}, {}, {}, nullptr};
+  if (given.count == 11) {
+    made.q_norm = norm("weights[9] and weights[10]", given.weights[kQNorm], pass.dim, pass.type);
+    made.k_norm = norm("weights[9] and weights[10]", given.weights[kKNorm], pass.dim, pass.type);
   }
-  // As LinearInput's; packed weights are unpacked once for all rows.
-  template <class F>
-  void for_each_block(const F& f) const {
-    if (digits_)
-      f(int64_t(0), rows_);
-    else
-      plain_->for_each_block(f);
+  const Packed& first = made.q.packed;
+  for (const Matrix* m : {&made.k, &made.v, &made.o, &made.gate, &made.up, &made.down})
+    require(!m->packed.form == !first.form && m->packed.fast == first.fast,
+        "either all matrices of weights must be packed, in one way, or none");
+  return made;
+}
+
+std::vector<Layer> layers_of(const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases,
+    size_t layers, const Pass& pass) {
+  const size_t count = weights.size() / layers;
+  std::vector<Layer> made;
+  made.reserve(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    const Given given{weights.data() + i * count, biases.empty() ? nullptr : biases.data() + i * 7, count, i};
+    made.push_back(layer_of(given, pass));
+    const Layer &last = made.back(), &first = made.front();
+    require(last.gate.outputs == first.gate.outputs && !last.q.packed.form == !first.q.packed.form &&
+            last.q.packed.fast == first.q.packed.fast,
+        [&] { return "weights must be alike in all layers, and those of layer " + std::to_string(i) + " differ"; });
   }
-  // Floats of a tile's results, with room for `multiply` to work in.
-  static size_t room(int64_t rows) { return size_t(rows * (kLinearTile + kTileOutputs)); }
-  void multiply(int64_t first_row, int64_t rows, const Matrix& m, int64_t first, int64_t count, float* part) const {
-    if (digits_)
-      multiply_outputs(*digits_, m.packed, first, count, part + rows * kLinearTile, part, kLinearTile);
-    else
-      plain_->multiply(first_row, rows, offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
-  }
-
- private:
-  int64_t rows_;
-  std::optional<LinearInput> plain_;
-  std::optional<Activations> digits_;
-};
-
-// part[m * kLinearTile + o] = the outputs of one tile for rows first to first + rows; returns how many there are.
-int64_t multiply_tile(
-    const Input& x, int64_t first_row, int64_t rows, const Matrix& m, int64_t tile, std::vector<float>& part) {
-  const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
-  part.resize(Input::room(rows));
-  x.multiply(first_row, rows, m, first, count, part.data());
-  if (!m.bias.empty())
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t o = 0; o < count; ++o) part[size_t(r * kLinearTile + o)] += m.bias[size_t(first + o)];
-  return count;
+  return made;
 }
 
-// out[i] = (add_to_out ? out[i] : 0) + x matrices[i]^T + bias, all matrices in one parallel section.
-void multiply(const Rows& x, const std::vector<const Matrix*>& matrices, const std::vector<Rows*>& out, bool add_to_out) {
-  const Input input(x, *matrices[0]);
-  int64_t tiles = 0;
-  for (const Matrix* m : matrices) tiles += m->tiles();
-  for_each_part(tiles, tile_cost(*matrices[0], x.count), [&](int64_t begin, int64_t end) {
-    std::vector<float> part;
-    input.for_each_block([&](int64_t above, int64_t rows) {
-      for (int64_t i = begin; i < end; ++i) {
-        size_t which = 0;
-        int64_t tile = i;
-        while (tile >= matrices[which]->tiles()) tile -= matrices[which++]->tiles();
-        const int64_t count = multiply_tile(input, above, rows, *matrices[which], tile, part);
-        for (int64_t r = 0; r < rows; ++r) {
-          float* target = out[which]->row(above + r) + tile * kLinearTile;
-          for (int64_t o = 0; o < count; ++o)
-            target[o] = (add_to_out ? target[o] : 0.0f) + part[size_t(r * kLinearTile + o)];
-        }
-      }
-    });
+// cos or sin [B, C, D] as floats [rows, D]; all rows may share theirs in memory.
+std::vector<float> angles(const char* name, const Tensor& t, const Tensor& hidden, int64_t dim, Dtype type) {
+  require_shape(name, t, {hidden.size(0), hidden.size(1), dim});
+  require(dtype_of(name, t) == type, "cos and sin must have hidden's dtype");
+  const int64_t batch = t.size(0), columns = t.size(1), steps[3] = {t.stride(0), t.stride(1), t.stride(2)};
+  const void* base = t.const_data_ptr();
+  std::vector<float> wide(static_cast<size_t>(batch * columns * dim));
+  float* to = wide.data();
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t d = 0; d < dim; ++d) *to++ = read(base, b * steps[0] + c * steps[1] + d * steps[2], type);
+  return wide;
+}
+
+// What the layers share, but for where the rows are.
+Pass pass_of(const Tensor& hidden, const Tensor& cos, const Tensor& sin, int64_t kv_heads, int64_t dim,
+    const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, size_t layers, double eps,
+    double scale) {
+  require(hidden.dim() == 3, [&] { return "hidden must have shape [B, C, E], got " + shape_of(hidden); });
+  require(layers > 0 && (weights.size() == 9 * layers || weights.size() == 11 * layers), [&] {
+    return "weights must be 9 tensors a layer, or 11 with norms of queries and keys, got " + std::to_string(weights.size()) +
+        " for " + std::to_string(layers);
   });
-}
-
-// out = silu(x gate^T) * (x up^T)
-void gated(const Rows& x, const Matrix& gate, const Matrix& up, Rows& out) {
-  const Input input(x, gate);
-  for_each_part(gate.tiles(), 2 * tile_cost(gate, x.count), [&](int64_t begin, int64_t end) {
-    std::vector<float> g, u;
-    float exponent[kLinearTile], power[kLinearTile];
-    input.for_each_block([&](int64_t above, int64_t rows) {
-      for (int64_t tile = begin; tile < end; ++tile) {
-        const int64_t count = multiply_tile(input, above, rows, gate, tile, g);
-        multiply_tile(input, above, rows, up, tile, u);
-        for (int64_t r = 0; r < rows; ++r) {
-          const float *a = g.data() + r * kLinearTile, *b = u.data() + r * kLinearTile;
-          for (int64_t o = 0; o < count; ++o) exponent[o] = -a[o] > kLargestExponent ? kLargestExponent : -a[o];
-          kernels().exp_shifted(exponent, 0.0f, count, power);
-          float* target = out.row(above + r) + tile * kLinearTile;
-          for (int64_t o = 0; o < count; ++o) target[o] = a[o] / (1.0f + power[o]) * b[o];
-        }
-      }
-    });
+  require(biases.size() == 7 * layers || biases.empty(), [&] {
+    return "biases must be 7 a layer, of q, k, v, o, gate, up and down, or none, got " + std::to_string(biases.size());
   });
-}
-
-constexpr int64_t kRowCost = 2;  // nanoseconds for a number of a row that is normalised, rotated or converted
-
-// x * rsqrt(mean(x^2) + eps) * weight
-void normalise(const float* x, const std::vector<float>& weight, double eps, float* out) {
-  const size_t size = weight.size();
-  double sums[4] = {};  // four sums, because each addition waits for the one before
-  for (size_t i = 0; i < size; ++i) sums[i % 4] += double(x[i]) * x[i];
-  const double squares = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  const float factor = float(1.0 / std::sqrt(squares / double(size) + eps));
-  for (size_t i = 0; i < size; ++i) out[i] = x[i] * factor * weight[i];
-}
-
-// Rotates pairs (i, i + D/2) of one head in place; cos and sin hold D values.
-void rotate(float* x, const float* cos, const float* sin, int64_t dim) {
-  const int64_t half = dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i], b = x[i + half];
-    x[i] = a * cos[i] - b * sin[i];
-    x[i + half] = b * cos[i + half] + a * sin[i + half];
-  }
-}
-
-struct Shape {
-  int64_t batch, rows, width, heads, kv_heads, dim;
-  Dtype type;
-  ScalarType scalar;
-  std::vector<int64_t> sequence, slot;  // [rows]: whose candidate or token it is; its place in scratch or its position
-};
-
-// f(r) for every row, of `size` numbers each.
-template <class F>
-void for_each_row(int64_t rows, int64_t size, const F& f) {
-  for_each_part(rows, kRowCost * size, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) f(r);
-  });
-}
-
-// [rows, heads * D] -> tensor [rows, heads, 1, D] of the weights' type
-Tensor by_head(const Rows& x, const Shape& at, int64_t heads) {
-  Tensor out = make({at.rows, heads, 1, at.dim}, at.scalar);
-  void* base = out.mutable_data_ptr();
-  for_each_row(at.rows, heads * at.dim,
-      [&](int64_t r) { narrow_row(x.row(r), heads * at.dim, at.type, base, r * heads * at.dim); });
-  return out;
-}
-
-// Keys or values [rows, HK, 1, D] to places in a cache or scratch, `place(r)` elements from its beginning, heads `head`
-// elements apart.
-template <class F>
-void keep(const Tensor& own, const Tensor& kept, int64_t head, const Shape& at, const F& place) {
-  const size_t bytes = size_t(element_size(at.type));
-  char* to = static_cast<char*>(kept.mutable_data_ptr());
-  const char* from = static_cast<const char*>(own.const_data_ptr());
-  for (int64_t r = 0; r < at.rows; ++r)
-    for (int64_t h = 0; h < at.kv_heads; ++h)
-      std::memcpy(to + size_t(place(r) + h * head) * bytes, from + size_t((r * at.kv_heads + h) * at.dim) * bytes,
-          size_t(at.dim) * bytes);
-}
-
-// Candidates' keys or values into scratch[sequence, slot], scratch [B', slots, HK, D].
-void keep_candidates(const Tensor& own, const Tensor& scratch, const Shape& at) {
-  keep(own, scratch, scratch.stride(2), at, [&](int64_t r) {
-    return at.sequence[size_t(r)] * scratch.stride(0) + at.slot[size_t(r)] * scratch.stride(1);
-  });
-}
-
-// Prompts' keys or values into cache[sequence, :, slot], cache [B, HK, S, D].
-void keep_tokens(const Tensor& own, const Tensor& cache, const Shape& at) {
-  keep(own, cache, cache.stride(1), at, [&](int64_t r) {
-    return at.sequence[size_t(r)] * cache.stride(0) + at.slot[size_t(r)] * cache.stride(2);
-  });
-}
-
-void check_scratch(const char* name, const Tensor& t, const Shape& at) {
-  require(t.dim() == 4 && t.size(0) >= at.batch && t.size(2) == at.kv_heads && t.size(3) == at.dim,
-      std::string(name) + " must have shape [B, slots, HK, D], got " + shape_of(t));
-  for (const int64_t slot : at.slot)
-    require(slot >= 0 && slot < t.size(1), "slot must leave room for the candidates in " + std::string(name) + ", got " +
-        std::to_string(slot));
-  require(t.scalar_type() == at.scalar && (t.stride(3) == 1 || at.dim == 1),
-      std::string(name) + " must have hidden's dtype and be dense in its last dimension");
+  require(dim > 0 && dim % 2 == 0, [&] { return "the head dimension must be even, got " + std::to_string(dim); });
+  const Dtype type = dtype_of("hidden", hidden);
+  require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
+  const Given first{weights.data(), nullptr, 0, 0};
+  const int64_t inner = outputs_of(first, kQ);
+  require(inner % dim == 0, [&] { return "weights[1] must have shape [H * D, E], got " + shape_of(weights[kQ]); });
+  return {hidden.size(0) * hidden.size(1), hidden.size(2), inner / dim, kv_heads, dim, type, eps, float(scale),
+      angles("cos", cos, hidden, dim, type), angles("sin", sin, hidden, dim, type), {}, {}};
 }
 
 // Whose candidates the rows are: C of every sequence, or, packed, those that `rows` says, one after another.
-void place(Shape& at, const Tensor& hidden, int64_t slot, const std::optional<Tensor>& rows) {
+void place_candidates(Pass& pass, const Tensor& hidden, int64_t batch, int64_t slot, const std::optional<Tensor>& rows) {
   // only so that the sums below do not overflow; that scratch is large enough is checked where its size is known
-  require(slot >= 0 && slot <= kMostSlots, "slot must be in [0, 2^31], got " + std::to_string(slot));
+  require(slot >= 0 && slot <= kMostSlots, [&] { return "slot must be in [0, 2^31], got " + std::to_string(slot); });
   if (rows.has_value()) {
-    at.sequence = integers("rows", *rows);
-    require(hidden.size(1) == 1 && at.rows == int64_t(at.sequence.size()), "hidden must have shape [" +
-        std::to_string(at.sequence.size()) + ", 1, E], a row for each of rows, got " + shape_of(hidden));
+    pass.sequence = integers("rows", *rows);
+    require(hidden.size(1) == 1 && pass.rows == int64_t(pass.sequence.size()), [&] {
+      return "hidden must have shape [" + std::to_string(pass.sequence.size()) + ", 1, E], a row for each of rows, got " +
+          shape_of(hidden);
+    });
   } else {
-    require(hidden.size(0) == at.batch, "hidden must have a row for each of k_cache, got " + shape_of(hidden));
-    for (int64_t r = 0; r < at.rows; ++r) at.sequence.push_back(r / hidden.size(1));
+    require(hidden.size(0) == batch, [&] { return "hidden must have a row for each sequence, got " + shape_of(hidden); });
+    for (int64_t r = 0; r < pass.rows; ++r) pass.sequence.push_back(r / hidden.size(1));
   }
-  for (size_t r = 0; r < at.sequence.size(); ++r) {
-    const int64_t b = at.sequence[r];
-    require(b >= 0 && b < at.batch, "rows must be in [0, B), got " + std::to_string(b));
-    at.slot.push_back(r && at.sequence[r - 1] == b ? at.slot[r - 1] + 1 : slot);
+  for (size_t r = 0; r < pass.sequence.size(); ++r) {
+    const int64_t b = pass.sequence[r];
+    require(b >= 0 && b < batch, [&] { return "rows must be in [0, B), got " + std::to_string(b); });
+    pass.slot.push_back(r && pass.sequence[r - 1] == b ? pass.slot[r - 1] + 1 : slot);
   }
 }
 
-Shape check(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& k_cache,
-    const std::vector<Tensor>& weights) {
-  require(hidden.dim() == 3, "hidden must have shape [B, C, E], got " + shape_of(hidden));
-  require(k_cache.dim() == 4 && k_cache.size(1) > 0, "k_cache must have shape [B, HK, S, D], got " + shape_of(k_cache));
-  require(weights.size() == 9 || weights.size() == 11, "weights must be 9 tensors, or 11 with norms of queries and "
-      "keys, got " + std::to_string(weights.size()));
-  const int64_t dim = k_cache.size(3);
-  require(dim > 0 && dim % 2 == 0, "the head dimension must be even, got " + std::to_string(dim));
-  const Dtype type = dtype_of("hidden", hidden);
-  require(type != kFloat16, "hidden must be float32 or bfloat16; run float16 models with backend='reference'");
-  Shape at{k_cache.size(0), hidden.size(0) * hidden.size(1), hidden.size(2), 0, k_cache.size(1), dim, type,
-      hidden.scalar_type(), {}, {}};
-  const int64_t inner = outputs_of("weights[1]", weights[kQ]);
-  require(inner % dim == 0, "weights[1] must have shape [H * D, E], got " + shape_of(weights[kQ]));
-  at.heads = inner / dim;
-  for (const int64_t i : {kK, kV, kO, kGate, kUp, kDown})
-    require(is_packed(weights[size_t(i)]) == is_packed(weights[kQ]), "either all matrices of weights must be packed or none");
-  require_shape("cos", cos, {hidden.size(0), hidden.size(1), dim});
-  require_shape("sin", sin, {hidden.size(0), hidden.size(1), dim});
-  require(dtype_of("cos", cos) == type && dtype_of("sin", sin) == type, "cos and sin must have hidden's dtype");
-  for (const int64_t i : {kNorm1, kNorm2}) {
-    require_shape("the norms of weights", weights[size_t(i)], {at.width});
-    require(dtype_of("the norms of weights", weights[size_t(i)]) == type, "the norms of weights must have hidden's dtype");
-  }
-  if (weights.size() == 11)
-    for (const int64_t i : {kQNorm, kKNorm}) {
-      require_shape("weights[9] and weights[10]", weights[size_t(i)], {dim});
-      require(dtype_of("weights[9]", weights[size_t(i)]) == type, "weights[9] and weights[10] must have hidden's dtype");
-    }
-  return at;
-}
-
-// Norms of each head (if any) and rotation of [rows, heads * D] in place.
-void turn(Rows& x, int64_t heads, const Shape& at, const std::vector<float>& norm, double eps, const Tensor& cos,
-    const Tensor& sin) {
-  const int64_t candidates = cos.size(1);
-  const void *cos_base = cos.const_data_ptr(), *sin_base = sin.const_data_ptr();
-  for_each_row(at.rows, heads * at.dim, [&](int64_t r) {
-    std::vector<float> c(static_cast<size_t>(at.dim)), s(c);
-    const int64_t b = r / candidates, q = r % candidates;
-    for (int64_t d = 0; d < at.dim; ++d) {
-      c[size_t(d)] = read(cos_base, b * cos.stride(0) + q * cos.stride(1) + d * cos.stride(2), at.type);
-      s[size_t(d)] = read(sin_base, b * sin.stride(0) + q * sin.stride(1) + d * sin.stride(2), at.type);
-    }
-    for (int64_t h = 0; h < heads; ++h) {
-      float* head = x.row(r) + h * at.dim;
-      if (!norm.empty()) normalise(head, norm, eps, head);
-      rotate(head, c.data(), s.data(), at.dim);
-    }
+// Whose tokens the rows are, each with a position of its own, and where their keys and values go.
+void place_tokens(Pass& pass, const char* positions_name, const Tensor& rows, const Tensor& positions,
+    const std::optional<Tensor>& places, int64_t batch, int64_t size) {
+  const char* slot_name = places ? "places" : positions_name;
+  pass.sequence = integers("rows", rows);
+  pass.slot = integers(slot_name, places ? *places : positions);
+  require_shape(positions_name, positions, {pass.rows});
+  require(pass.rows == int64_t(pass.sequence.size()) && pass.rows == int64_t(pass.slot.size()), [&] {
+    return "rows and " + std::string(slot_name) + " must have an entry for each of hidden's " + std::to_string(pass.rows) +
+        " rows, got " + shape_of(rows) + " and " + shape_of(places ? *places : positions);
   });
+  for (size_t r = 0; r < pass.sequence.size(); ++r) {
+    const int64_t b = pass.sequence[r], slot = pass.slot[r];
+    require(b >= 0 && b < batch, [&] { return "rows must be in [0, B), got " + std::to_string(b); });
+    require(slot >= 0 && slot < size,
+        [&] { return std::string(slot_name) + " must be in [0, S), got " + std::to_string(slot); });
+  }
 }
 
-// The layer around its attention: mix(queries [rows, H, 1, D], keys, values [rows, HK, 1, D]) -> shaped as the queries.
-template <class F>
-Tensor run(const Shape& at, const Tensor& hidden, const Tensor& cos, const Tensor& sin, const std::vector<Tensor>& weights,
-    const std::vector<std::optional<Tensor>>& biases, double eps, const F& mix) {
-  require(biases.size() == 7, "biases must be 7, of q, k, v, o, gate, up and down, got " + std::to_string(biases.size()));
-  const int64_t inner = at.heads * at.dim, kv = at.kv_heads * at.dim, wide = outputs_of("weights[6]", weights[kGate]);
-  const auto get = [&](const char* name, int64_t i, size_t bias, int64_t outputs, int64_t size) {
-    return matrix(name, weights[size_t(i)], biases[bias], at.type, outputs, size);
-  };
-  const Matrix q = get("weights[1]", kQ, 0, inner, at.width), k = get("weights[2]", kK, 1, kv, at.width);
-  const Matrix v = get("weights[3]", kV, 2, kv, at.width), o = get("weights[4]", kO, 3, at.width, inner);
-  const Matrix gate = get("weights[6]", kGate, 4, wide, at.width), up = get("weights[7]", kUp, 5, wide, at.width);
-  const Matrix down = get("weights[8]", kDown, 6, at.width, wide);
-  const std::vector<float> norm1 = widen(weights[kNorm1], at.type), norm2 = widen(weights[kNorm2], at.type);
-  std::vector<float> q_norm, k_norm;
-  if (weights.size() == 11) q_norm = widen(weights[kQNorm], at.type), k_norm = widen(weights[kKNorm], at.type);
+void check_slots(const char* name, const Pass& pass, int64_t slots) {
+  for (const int64_t slot : pass.slot)
+    require(slot < slots, [&] {
+      return "slot must leave room for the candidates in " + std::string(name) + ", got " + std::to_string(slot);
+    });
+}
 
+char* address(const Tensor& t) { return static_cast<char*>(const_cast<void*>(t.const_data_ptr())); }
+
+// Scratch [B', slots, HK, D] of one layer.
+Kept scratch_of(const char* name, const Tensor& t, const Tensor& hidden, int64_t batch, const Pass& pass) {
+  require(t.dim() == 4 && t.size(0) >= batch && t.size(2) == pass.kv_heads && t.size(3) == pass.dim,
+      [&] { return std::string(name) + " must have shape [B, slots, HK, D], got " + shape_of(t); });
+  check_slots(name, pass, t.size(1));
+  require(t.scalar_type() == hidden.scalar_type() && t.stride(3) == 1,
+      [&] { return std::string(name) + " must have hidden's dtype and be dense in its last dimension"; });
+  return {address(t), t.stride(0), t.stride(2), t.stride(1)};
+}
+
+// A cache [B, HK, S, D] of one layer, of the shape of `like`.
+Kept cache_of(const Tensor& t, const Tensor& like, const Tensor& hidden) {
+  require(t.dim() == 4 && t.size(0) == like.size(0) && t.size(1) == like.size(1) && t.size(2) == like.size(2) &&
+          t.size(3) == like.size(3) && t.scalar_type() == hidden.scalar_type() && t.stride(3) == 1,
+      "k_cache and v_cache must have one shape [B, HK, S, D] and hidden's dtype and be dense in their last dimension");
+  return {address(t), t.stride(0), t.stride(1), t.stride(2)};
+}
+
+void check_cache(const Tensor& k_cache) {
+  require(k_cache.dim() == 4 && k_cache.size(1) > 0,
+      [&] { return "k_cache must have shape [B, HK, S, D], got " + shape_of(k_cache); });
+}
+
+Tensor run(const Pass& pass, const std::vector<Layer>& layers, const Tensor& hidden) {
   const Tensor input = dense(hidden);
-  const void* input_base = input.const_data_ptr();
-  Rows residual(at.rows, at.width), normed(at.rows, at.width), queries(at.rows, inner);
-  for_each_row(at.rows, at.width, [&](int64_t r) {
-    widen_row(input_base, r * at.width, at.width, at.type, residual.row(r));
-    normalise(residual.row(r), norm1, eps, normed.row(r));
-  });
-  {
-    Rows keys(at.rows, kv), values(at.rows, kv);
-    multiply(normed, {&q, &k, &v}, {&queries, &keys, &values}, false);
-    turn(queries, at.heads, at, q_norm, eps, cos, sin);
-    turn(keys, at.kv_heads, at, k_norm, eps, cos, sin);
-    const Tensor mixed =
-        mix(by_head(queries, at, at.heads), by_head(keys, at, at.kv_heads), by_head(values, at, at.kv_heads));
-    const void* mixed_base = mixed.const_data_ptr();
-    for_each_row(at.rows, inner, [&](int64_t r) { widen_row(mixed_base, r * inner, inner, at.type, queries.row(r)); });
-  }
-  multiply(queries, {&o}, {&residual}, true);
-
-  for_each_row(at.rows, at.width, [&](int64_t r) { normalise(residual.row(r), norm2, eps, normed.row(r)); });
-  Rows active(at.rows, wide);
-  gated(normed, gate, up, active);
-  multiply(active, {&down}, {&residual}, true);
-  Tensor out = make({hidden.size(0), hidden.size(1), at.width}, at.scalar);
-  void* out_base = out.mutable_data_ptr();
-  for_each_row(at.rows, at.width,
-      [&](int64_t r) { narrow_row(residual.row(r), at.width, at.type, out_base, r * at.width); });
+  Tensor out = make({hidden.size(0), hidden.size(1), pass.width}, hidden.scalar_type());
+  if (pass.rows > 0) run_layers(pass, layers, input.const_data_ptr(), out.mutable_data_ptr());
   return out;
 }
 
@@ -364,16 +222,20 @@ Tensor decoder_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
     const Tensor& v_cache, const Tensor& k_scratch, const Tensor& v_scratch, int64_t slot, const Tensor& lengths,
     const std::vector<Tensor>& weights, const std::vector<std::optional<Tensor>>& biases, double eps, double scale,
     std::optional<int64_t> window, const std::optional<Tensor>& rows) {
-  Shape at = check(hidden, cos, sin, k_cache, weights);
-  place(at, hidden, slot, rows);
-  check_scratch("k_scratch", k_scratch, at);
-  check_scratch("v_scratch", v_scratch, at);
-  return run(at, hidden, cos, sin, weights, biases, eps, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
-    keep_candidates(k, k_scratch, at);
-    keep_candidates(v, v_scratch, at);
-    return attend(
-        q, k_cache, v_cache, k, v, lengths, &at.sequence, false, scale, window, std::nullopt, std::nullopt);
-  });
+  check_cache(k_cache);
+  const int64_t batch = k_cache.size(0);
+  Pass pass = pass_of(hidden, cos, sin, k_cache.size(1), k_cache.size(3), weights, biases, 1, eps, scale);
+  place_candidates(pass, hidden, batch, slot, rows);
+  std::vector<Layer> layers = layers_of(weights, biases, 1, pass);
+  Layer& layer = layers[0];
+  layer.k_own = scratch_of("k_scratch", k_scratch, hidden, batch, pass);
+  layer.v_own = scratch_of("v_scratch", v_scratch, hidden, batch, pass);
+  layer.k_cache = cache_of(k_cache, k_cache, hidden), layer.v_cache = cache_of(v_cache, k_cache, hidden);
+  require_shape("lengths", lengths, {batch});
+  const Attention attention = Attention::packed({pass.heads, pass.kv_heads, pass.dim, k_cache.size(2), pass.type},
+      integers("lengths", lengths), pass.sequence, window);
+  layer.attention = &attention;
+  return run(pass, layers, hidden);
 }
 
 // Row n is the token at positions[n] of the text in row rows[n] of the cache, which holds all tokens before it or gets
@@ -383,30 +245,71 @@ Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
     const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
     const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window,
     const std::optional<Tensor>& places) {
-  Shape at = check(hidden, cos, sin, k_cache, weights);
-  at.sequence = integers("rows", rows);
-  at.slot = places ? integers("places", *places) : integers("positions", positions);
-  const char* slot_name = places ? "places" : "positions";
-  require_shape("positions", positions, {at.rows});
-  require(at.rows == int64_t(at.sequence.size()) && at.rows == int64_t(at.slot.size()),
-      "rows and " + std::string(slot_name) + " must have an entry for each of hidden's " + std::to_string(at.rows) +
-          " rows, got " + shape_of(rows) + " and " + shape_of(places ? *places : positions));
-  for (const Tensor* t : {&k_cache, &v_cache})
-    require(t->dim() == 4 && t->size(0) == at.batch && t->size(1) == at.kv_heads && t->size(2) == k_cache.size(2) &&
-            t->size(3) == at.dim && t->scalar_type() == at.scalar && t->stride(3) == 1,
-        "k_cache and v_cache must have one shape [B, HK, S, D] and hidden's dtype and be dense in their last dimension");
-  for (size_t r = 0; r < at.sequence.size(); ++r) {
-    require(at.sequence[r] >= 0 && at.sequence[r] < at.batch, "rows must be in [0, B), got " +
-        std::to_string(at.sequence[r]));
-    require(at.slot[r] >= 0 && at.slot[r] < k_cache.size(2), std::string(slot_name) + " must be in [0, S), got " +
-        std::to_string(at.slot[r]));
+  check_cache(k_cache);
+  Pass pass = pass_of(hidden, cos, sin, k_cache.size(1), k_cache.size(3), weights, biases, 1, eps, scale);
+  place_tokens(pass, "positions", rows, positions, places, k_cache.size(0), k_cache.size(2));
+  std::vector<Layer> layers = layers_of(weights, biases, 1, pass);
+  Layer& layer = layers[0];
+  layer.k_cache = layer.k_own = cache_of(k_cache, k_cache, hidden);
+  layer.v_cache = layer.v_own = cache_of(v_cache, k_cache, hidden);
+  const Attention attention = Attention::each({pass.heads, pass.kv_heads, pass.dim, k_cache.size(2), pass.type},
+      integers("positions", positions), pass.sequence, k_cache.size(0), window);
+  layer.attention = &attention;
+  return run(pass, layers, hidden);
+}
+
+// All layers of a model: of candidates, whose keys and values go to scratch, or, with `places`, of tokens of prompts or
+// drafts, each of which has a length of its own and joins the store.
+Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& store,
+    const Tensor& scratch, int64_t slot, const Tensor& lengths, const std::vector<Tensor>& weights,
+    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, const std::vector<int64_t>& windows,
+    const std::optional<Tensor>& rows, const std::optional<Tensor>& places) {
+  require(store.dim() == 6 && store.size(1) == 2 && store.size(3) > 0,
+      [&] { return "store must have shape [L, 2, B, HK, S, D], got " + shape_of(store); });
+  const int64_t layer_count = store.size(0), kv_heads = store.size(3), size = store.size(4), dim = store.size(5);
+  require(store.scalar_type() == hidden.scalar_type() && scratch.scalar_type() == hidden.scalar_type() &&
+          store.stride(5) == 1,
+      "store and scratch must have hidden's dtype and be dense in their last dimension");
+  require(int64_t(windows.size()) == layer_count,
+      [&] { return "windows must have an entry for each layer, got " + std::to_string(windows.size()); });
+  Pass pass = pass_of(hidden, cos, sin, kv_heads, dim, weights, biases, size_t(layer_count), eps, scale);
+  require(lengths.dim() == 1, [&] { return "lengths must have one dimension, got " + shape_of(lengths); });
+  const int64_t batch = places ? store.size(2) : lengths.size(0);
+  if (places) {
+    require(rows.has_value(), "rows must say whose tokens the rows are where places are given; pass both or neither");
+    place_tokens(pass, "lengths", *rows, lengths, places, batch, size);
+  } else {
+    require(batch <= store.size(2), [&] { return "lengths must have at most B entries, got " + std::to_string(batch); });
+    place_candidates(pass, hidden, batch, slot, rows);
+    require(scratch.dim() == 6 && scratch.size(0) == layer_count && scratch.size(1) == 2 && scratch.size(2) >= batch &&
+            scratch.size(4) == kv_heads && scratch.size(5) == dim && scratch.stride(5) == 1,
+        [&] { return "scratch must have shape [L, 2, B, slots, HK, D], got " + shape_of(scratch); });
+    check_slots("scratch", pass, scratch.size(3));
   }
-  return run(at, hidden, cos, sin, weights, biases, eps, [&](const Tensor& q, const Tensor& k, const Tensor& v) {
-    keep_tokens(k, k_cache, at);
-    keep_tokens(v, v_cache, at);
-    return attend(
-        q, k_cache, v_cache, k, v, positions, &at.sequence, true, scale, window, std::nullopt, std::nullopt);
-  });
+  std::vector<Layer> layers = layers_of(weights, biases, size_t(layer_count), pass);
+  std::map<int64_t, Attention> attention;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const int64_t window = windows[i];
+    require(window >= 0, [&] { return "windows must be at least 0, which is none, got " + std::to_string(window); });
+    if (!attention.contains(window)) {
+      const Attention::Shape shape{pass.heads, kv_heads, dim, size, pass.type};
+      const std::optional<int64_t> seen = window ? std::optional<int64_t>(window) : std::nullopt;
+      std::vector<int64_t> tokens = integers("lengths", lengths);
+      attention.emplace(window, places ? Attention::each(shape, std::move(tokens), pass.sequence, batch, seen)
+                                       : Attention::packed(shape, std::move(tokens), pass.sequence, seen));
+    }
+    layers[i].attention = &attention.at(window);
+    // an empty tensor has no address to count from
+    const auto half = [&](const Tensor& t, int64_t which, int64_t head, int64_t token) -> Kept {
+      const int64_t at = int64_t(i) * t.stride(0) + which * t.stride(1), rows_at = t.stride(2);
+      char* base = address(t);
+      return {base ? base + at * element_size(pass.type) : base, rows_at, t.stride(head), t.stride(token)};
+    };
+    layers[i].k_cache = half(store, 0, 3, 4), layers[i].v_cache = half(store, 1, 3, 4);
+    layers[i].k_own = places ? layers[i].k_cache : half(scratch, 0, 4, 3);
+    layers[i].v_own = places ? layers[i].v_cache : half(scratch, 1, 4, 3);
+  }
+  return run(pass, layers, hidden);
 }
 
 }  // namespace caw

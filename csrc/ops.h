@@ -22,11 +22,6 @@ Tensor prefix_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_
     const Tensor& v_own, const Tensor& lengths, const Tensor& rows, double scale, std::optional<int64_t> window,
     std::optional<double> softcap, const std::optional<Tensor>& sinks);
 
-// All of them: rows is null for a rectangle; each: lengths are those of the rows.
-Tensor attend(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& k_own, const Tensor& v_own,
-    const Tensor& lengths, const std::vector<int64_t>* rows, bool each, double scale, std::optional<int64_t> window,
-    std::optional<double> softcap, const std::optional<Tensor>& sinks);
-
 void commit_kv(
     const Tensor& store, const Tensor& scratch, const Tensor& choice, const Tensor& lengths, const Tensor& active);
 
@@ -89,5 +84,10 @@ Tensor prefill_layer(const Tensor& hidden, const Tensor& cos, const Tensor& sin,
     const Tensor& v_cache, const Tensor& rows, const Tensor& positions, const std::vector<Tensor>& weights,
     const std::vector<std::optional<Tensor>>& biases, double eps, double scale, std::optional<int64_t> window,
     const std::optional<Tensor>& places);
+
+Tensor decoder_stack(const Tensor& hidden, const Tensor& cos, const Tensor& sin, const Tensor& store,
+    const Tensor& scratch, int64_t slot, const Tensor& lengths, const std::vector<Tensor>& weights,
+    const std::vector<std::optional<Tensor>>& biases, double eps, double scale, const std::vector<int64_t>& windows,
+    const std::optional<Tensor>& rows, const std::optional<Tensor>& places);
 
 }  // namespace caw

@@ -29,4 +29,5 @@ STABLE_TORCH_LIBRARY_IMPL(caw, CPU, m) {
   m.impl("quantised_linear", TORCH_BOX(&caw::quantised_linear));
   m.impl("decoder_layer", TORCH_BOX(&caw::decoder_layer));
   m.impl("prefill_layer", TORCH_BOX(&caw::prefill_layer));
+  m.impl("decoder_stack", TORCH_BOX(&caw::decoder_stack));
 }

@@ -31,8 +31,11 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
   void* target = out.mutable_data_ptr();
   const char* weights = static_cast<const char*>(weight.const_data_ptr());
   const int64_t tiles = (outputs + kLinearTile - 1) / kLinearTile;
-  const LinearInput prepared(wide, type);
-  // about 10 bytes a nanosecond a core
+  LinearInput prepared(wide, type);
+  const int64_t block = prepared.block();
+  for_each_part((rows + block - 1) / block, block * wide.stride / 10, [&](int64_t begin, int64_t end) {
+    prepared.prepare(begin * block, std::min(end * block, rows) - begin * block);
+  });
   // 10 bytes or 40 products in a nanosecond
   const int64_t cost = kLinearTile * size * std::max(element_size(type) * 4, rows) / 40;
   for_each_part(tiles, cost, [&](int64_t begin, int64_t end) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cpu/kernels.h"
@@ -26,6 +27,13 @@ inline void require(bool condition, const std::string& message) {
   if (!condition) throw std::runtime_error(message);
 }
 
+// The same where the message is put together: that costs more than the check, so it waits until it is needed.
+template <class F>
+  requires std::is_invocable_r_v<std::string, F>
+inline void require(bool condition, const F& message) {
+  if (!condition) throw std::runtime_error(message());
+}
+
 inline std::string shape_of(const Tensor& t) {
   std::string text = "[";
   for (int64_t i = 0; i < t.dim(); ++i) text += (i ? ", " : "") + std::to_string(t.size(i));
@@ -34,26 +42,28 @@ inline std::string shape_of(const Tensor& t) {
 
 inline void require_shape(const char* name, const Tensor& t, std::initializer_list<int64_t> shape) {
   bool same = t.dim() == int64_t(shape.size());
-  std::string wanted = "[";
   int64_t i = 0;
-  for (const int64_t size : shape) {
-    same = same && t.size(i) == size;
-    wanted += (i++ ? ", " : "") + std::to_string(size);
-  }
-  require(same, std::string(name) + " must have shape " + wanted + "], got " + shape_of(t));
+  for (const int64_t size : shape) same = same && t.size(i++) == size;
+  require(same, [&] {
+    std::string wanted = "[";
+    for (const int64_t size : shape) wanted += (wanted.size() > 1 ? ", " : "") + std::to_string(size);
+    return std::string(name) + " must have shape " + wanted + "], got " + shape_of(t);
+  });
 }
 
 inline void require_dtype(const char* name, const Tensor& t, ScalarType type, const char* type_name) {
-  require(t.scalar_type() == type, std::string(name) + " must be " + type_name + "; convert it before the call");
+  require(t.scalar_type() == type,
+      [&] { return std::string(name) + " must be " + type_name + "; convert it before the call"; });
 }
 
 // The numbers of an int64 [N] tensor.
 inline std::vector<int64_t> integers(const char* name, const Tensor& t) {
-  require(t.dim() == 1, std::string(name) + " must have one dimension, got " + shape_of(t));
+  require(t.dim() == 1, [&] { return std::string(name) + " must have one dimension, got " + shape_of(t); });
   require_dtype(name, t, ScalarType::Long, "int64");
   std::vector<int64_t> numbers(static_cast<size_t>(t.size(0)));
   const int64_t* from = t.const_data_ptr<int64_t>();
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = from[int64_t(i) * t.stride(0)];
+  const int64_t step = t.stride(0);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = from[int64_t(i) * step];
   return numbers;
 }
 
@@ -63,7 +73,8 @@ inline bool is_float_type(ScalarType type) {
 
 inline Dtype dtype_of(const char* name, const Tensor& t) {
   const ScalarType type = t.scalar_type();
-  require(is_float_type(type), std::string(name) + " must be float32, bfloat16 or float16; convert it before the call");
+  require(is_float_type(type),
+      [&] { return std::string(name) + " must be float32, bfloat16 or float16; convert it before the call"; });
   return type == ScalarType::Float ? kFloat32 : type == ScalarType::BFloat16 ? kBFloat16 : kFloat16;
 }
 

@@ -85,6 +85,14 @@ def prefill_inputs(head_norms: bool) -> list[Any]:
     return [hidden, cos, sin, k_cache, v_cache, rows, positions, given, biases, eps, scale]
 
 
+def stack_inputs(places: bool = False) -> list[Any]:
+    hidden, cos, sin, _, _, rows, positions, given, biases, eps, scale = prefill_inputs(True)
+    store, scratch = torch.randn(2, 2, B, HK, S, D - 1), torch.randn(2, 2, B, C + 1, HK, D - 1)
+    lengths = positions if places else torch.tensor([S, 0, 3])
+    step = [hidden, cos, sin, store, scratch, 1, lengths, given * 2, biases * 2, eps, scale, [0, 3]]
+    return [*step, rows] if places else step
+
+
 def record_inputs() -> list[torch.Tensor]:
     return list(ops.topk_softmax(torch.randn(B, V), K))
 
@@ -208,6 +216,7 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     ],
     "unpack_rows": lambda: [[packed_weights(), torch.tensor([0, V - 1, 3]), 64]],
     "quantised_linear": lambda: [[torch.randn(2, 64), packed_weights(), V, bias] for bias in (None, torch.randn(V))],
+    "decoder_stack": lambda: [stack_inputs(), [*stack_inputs(places=True), torch.arange(6)]],
     "prefill_layer": lambda: [prefill_inputs(False), [*prefill_inputs(True), 3, torch.arange(6)]],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
@@ -285,7 +294,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (7, "8dbd0eab7eaf7cba"), every
+    assert (_ext.SCHEMAS, found) == (8, "53cd64a2b63ea7cb"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

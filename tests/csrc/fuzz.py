@@ -318,10 +318,31 @@ def layer() -> Any:
     )  # fmt: skip
 
 
+def stack() -> Any:
+    kv_heads, group, layers = random.choice([1, 2]), random.choice([1, 3]), random.choice([0, 1, 2])
+    batch, slots, dim, width, wide, places = (size() for _ in range(6))
+    dtype, heads, dim = random.choice(FLOATS), kv_heads * group, dim // 2 * 2
+    shapes = [[width], [heads * dim, width], [kv_heads * dim, width], [kv_heads * dim, width], [width, heads * dim],
+              [width], [wide, width], [wide, width], [width, wide], *random.choice([[], [[dim]] * 2])]  # fmt: skip
+    weights = [tensor(shape, dtype).contiguous() for _ in range(layers) for shape in shapes]
+    biases = [tensor([shapes[i][0]], dtype) for _ in range(layers) for i in (1, 2, 3, 4, 6, 7, 8)]
+    rows = tensor([size()], torch.int64, batch).sort().values if random.random() < 0.7 else None
+    shape = [batch, slots] if rows is None else [rows.numel(), 1]
+    drafted = rows is not None and random.random() < 0.5
+    lengths = tensor([rows.numel() if drafted and rows is not None else batch], torch.int64, places + 1)
+    return ops.decoder_stack(
+        tensor([*shape, width], dtype), tensor([*shape, dim], dtype), tensor([*shape, dim], dtype),
+        tensor([layers, 2, batch, kv_heads, places, dim], dtype),
+        tensor([layers, 2, batch, slots + 1, kv_heads, dim], dtype), random.choice([0, 1, number()]), lengths,
+        weights, random.choice([[], biases]), 1e-5, random.choice(REALS), [random.choice([0, 1, 5, 2**40])] * layers,
+        rows, tensor(list(lengths.shape), torch.int64, places) if drafted else None,
+    )  # fmt: skip
+
+
 CALLS: list[Callable[[], Any]] = [
     topk, attention, packed_attention, commit, evaluate, select, step, enumerate_, score, keys, show, count, noise,
     lists, members, words, linear, layer, pack, unpack, quantised,
-    prefix_attention, prefill_layer,
+    prefix_attention, prefill_layer, stack,
 ]  # fmt: skip
 LEAST, MOST = 40, 400  # calls of each, however slow the machine; and until one returned, which is rare for some
 

@@ -45,14 +45,14 @@ def test_logits_and_texts_are_those_of_the_dequantised_model(file: Path, monkeyp
     assert model.generation_config.eos_token_id == wide.generation_config.eos_token_id == [1, 2]
     assert tokenizer("abz")["input_ids"] == other("abz")["input_ids"]
     assert ModelFacts.of(model).vocab_size == ModelFacts.of(wide).vocab_size == 31
-    calls, original = [], ops.decoder_layer
-    monkeypatch.setattr(fused_layers.ops, "decoder_layer", lambda *a: calls.append(a[9][1].dtype) or original(*a))
+    calls, original = [], ops.decoder_stack
+    monkeypatch.setattr(ops, "decoder_stack", lambda *a: calls.append(a[7][1].dtype) or original(*a))
     prompts, policy = ["abcd", "xyz", "cdcdcdcd"], caw.EntropyThreshold(1.0)
     for watermark in (None, caw.KGW(key=3, delta=2.0)):
         options = {"watermark": watermark, "policy": policy if watermark else None, "max_new_tokens": 12}
         texts = [caw.generate(m, tokenizer, prompts, progress=False, **options).sequences for m in (model, wide)]
         assert texts[0] == texts[1]
-    assert (torch.uint8 in calls) == all_packed(model), "whole layers run as one operator"
+    assert (torch.uint8 in calls) == all_packed(model), "all layers run as one operator"
 
 
 def all_packed(model: Any) -> bool:

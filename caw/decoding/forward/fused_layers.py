@@ -8,6 +8,7 @@ values are the same bits whether it was prompted, alone or among others, in howe
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 import torch
@@ -41,14 +42,14 @@ def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
     prefill where `prefill_attention` asks for another attention than "sdpa".
     """
     layers = [layer for layer in model.modules() if fusible(layer) and dtypes_on(layer.input_layernorm.weight)]
-    return [(layer.__dict__, _Forward(layer)) for layer in layers]
+    return [(layer.__dict__, FusedLayer(layer)) for layer in layers]
 
 
 def fusible(layer: torch.nn.Module) -> bool:
     """Whether this layer computes exactly what `decoder_layer` does."""
-    kind = type(layer)
-    if f"{kind.__module__}.{kind.__qualname__}" not in LAYERS:
+    if class_name(layer) not in LAYERS:
         return False
+    kind = type(layer)
     prefix = kind.__name__.removesuffix("DecoderLayer")
     norms = {*NORMS, *(("self_attn.q_norm", "self_attn.k_norm") if prefix == "Qwen3" else ())}
     expected = {
@@ -65,14 +66,23 @@ def fusible(layer: torch.nn.Module) -> bool:
     return plain and type(parts["mlp.act_fn"]).__name__ in ACTIVATIONS
 
 
+def class_name(module: torch.nn.Module) -> str:
+    """Module and name of a module's class."""
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
 def _untouched(module: torch.nn.Module) -> bool:
     """No hook and no replaced forward: neither would be called."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     return "forward" not in module.__dict__ and not any(hooks)
 
 
-class _Forward:
-    """What a layer's forward is: one operator, as long as the layer is what it was found to be."""
+class FusedLayer:
+    """What a layer's forward is: one operator, as long as the layer is what it was found to be.
+
+    sources, bias_sources: where its weights and biases are kept. hooks: its parts' lists of them. children: where its
+    parts are kept, and their names.
+    """
 
     def __init__(self, layer: Any) -> None:
         attention = layer.self_attn
@@ -80,17 +90,23 @@ class _Forward:
         self.eps, self.scale = float(layer.input_layernorm.variance_epsilon), float(attention.scaling)
         head_norms = ("self_attn.q_norm", "self_attn.k_norm") if hasattr(attention, "q_norm") else ()
         order = (NORMS[0], *PROJECTIONS[:4], NORMS[1], *PROJECTIONS[4:], *head_norms)
-        self._sources = [_source(layer.get_submodule(name)) for name in order]
-        self._bias_sources = [_source(layer.get_submodule(name))[0] for name in PROJECTIONS]
+        self.sources = [_source(layer.get_submodule(name)) for name in order]
+        self.bias_sources = [_source(layer.get_submodule(name))[0] for name in PROJECTIONS]
         modules = list(layer.modules())
-        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self.hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self.children = [(m._modules, name) for m in modules for name in m._modules]
+        self._parts = [place[name] for place, name in self.children]
         self._weights: list[Any] = []
         self._usable = False
         _ = self.usable  # looked at now: torch.compile would compile again after a first call that notes it down
 
     @property
     def weights(self) -> list[Any]:
-        return [source[name] for source, name in self._sources]
+        return [source[name] for source, name in self.sources]
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of its matrices, [outputs, inputs] each."""
+        return tuple(_shape(self.layer.get_submodule(name)) for name in PROJECTIONS)
 
     @property
     def usable(self) -> bool:
@@ -103,8 +119,7 @@ class _Forward:
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         layout, rotary = kwargs.get("caw_layout"), kwargs.get("position_embeddings")
         known = layout is not None and rotary is not None and not args
-        changed = self.layer.training or any(self._hooks) or _global_hooks()
-        if not known or changed or not self.usable:
+        if not known or self._changed() or not self.usable:
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         assert layout is not None and rotary is not None
         if layout.places is not None:
@@ -115,6 +130,12 @@ class _Forward:
         if layout.lengths is not None or not on_cpu or layout.cache.prefill_attention != "sdpa":
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
         return self._prefill(hidden_states, rotary, layout.cache)
+
+    def _changed(self) -> bool:
+        """Whether it is training, has a hook, or has other parts than it had."""
+        parts = [place.get(name) for place, name in self.children]
+        other = not all(map(is_, parts, self._parts))
+        return self.layer.training or any(self.hooks) or global_hooks() or other
 
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         cache, i = layout.cache, self.index
@@ -148,7 +169,7 @@ class _Forward:
         )  # fmt: skip
 
     def _biases(self) -> list[Any]:
-        return [source["bias"] for source in self._bias_sources]
+        return [source["bias"] for source in self.bias_sources]
 
 
 def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:
@@ -156,6 +177,10 @@ def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:
     if isinstance(module, QuantisedLinear):
         return module._buffers, "packed"
     return module._parameters, "weight"
+
+
+def _shape(module: Any) -> tuple[int, ...]:
+    return (module.outputs, module.inputs) if isinstance(module, QuantisedLinear) else tuple(module.weight.shape)
 
 
 def _one_kind(weights: list[torch.Tensor]) -> bool:
@@ -196,5 +221,6 @@ def _fits_gpu(hidden: torch.Tensor, layout: Layout) -> bool:
     return few_enough(hidden) and hidden.shape[2] <= GPU_WIDTH and dim <= GPU_DIM and dim % 2 == 0
 
 
-def _global_hooks() -> bool:
+def global_hooks() -> bool:
+    """Whether some hook is called around every module's forward."""
     return bool(module_state._global_forward_hooks or module_state._global_forward_pre_hooks)

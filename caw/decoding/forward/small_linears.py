@@ -20,11 +20,12 @@ from transformers.pytorch_utils import Conv1D
 
 from caw import ops
 from caw.decoding.forward.fused_layers import dtypes_on, few_enough, fused_forwards
+from caw.decoding.forward.fused_stack import Installed, with_stacks
 
 
-class SmallLinears:
+class SmallLinears(Installed):
     """Inside the block, plain linear layers run as `small_linear`, and decoder layers that `fused_layers` knows as one
-    operator each.
+    operator each, or as one in all (`fused_stack`).
 
     Made once for a model and entered around every prefill and step; nothing of it is left outside. Does nothing on a
     CPU without the compiled extension, for layers that are not exactly torch.nn.Linear or GPT-2's Conv1D or whose
@@ -34,11 +35,12 @@ class SmallLinears:
     """
 
     def __init__(self, model: Any, *, enabled: bool) -> None:
-        self._forwards: list[tuple[dict[str, Any], Any]] = []
+        super().__init__([])
         if enabled:
             layers = [m for m in model.modules() if type(m) in _FORWARDS and "forward" not in m.__dict__]
             layers = [m for m in layers if dtypes_on(m.weight) and (type(m) is Linear or m.weight.is_cpu)]
-            self._forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
+            forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
+            self.forwards = with_stacks(model, forwards)
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
 
     @classmethod
@@ -50,23 +52,14 @@ class SmallLinears:
         now, before = cls(model, enabled=enabled), _kept.get(model)
         if before is None or not before._same(now):
             before = _kept[model] = now
-        for _, forward in before._forwards:
+        for _, forward in before.forwards:
             if isinstance(forward, _Transposed):
                 forward.refresh()
         return before
 
     def _same(self, other: SmallLinears) -> bool:
-        mine, others = ([*x._parts, *(forward.layer for _, forward in x._forwards)] for x in (self, other))
+        mine, others = ([*x._parts, *(forward.layer for _, forward in x.forwards)] for x in (self, other))
         return len(mine) == len(others) and all(map(operator.is_, mine, others))
-
-    def __enter__(self) -> None:
-        # straight into __dict__: Module.__setattr__ would cost more than the smallest layers
-        for attributes, forward in self._forwards:
-            attributes["forward"] = forward
-
-    def __exit__(self, *error: object) -> None:
-        for attributes, _ in self._forwards:
-            del attributes["forward"]
 
 
 class _Forward:

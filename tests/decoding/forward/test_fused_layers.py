@@ -13,7 +13,6 @@ from decoding.running import run
 
 import caw
 from caw import ops
-from caw.decoding.forward import fused_layers
 from caw.decoding.forward.fused_layers import fused_forwards, fusible
 from caw.decoding.forward.small_linears import SmallLinears
 
@@ -28,15 +27,22 @@ def test_which_layers_are_fused(name: str) -> None:
     assert len(fused_forwards(model)) == layers
 
 
-def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    calls: list[int] = []
-    original = ops.decoder_layer
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of each layer of a step that ran fused, in which operator; of prompts none."""
+    calls: list[str] = []
 
-    def counted(hidden: torch.Tensor, *rest: object) -> torch.Tensor:
-        calls.append(hidden.shape[0] * hidden.shape[1])
-        return original(hidden, *rest)
+    def layer(*given: object) -> torch.Tensor:
+        calls.append("layer")
+        return originals[0](*given)
 
-    monkeypatch.setattr(fused_layers.ops, "decoder_layer", counted)
+    def stack(*given: object) -> torch.Tensor:
+        windows, places = given[11], given[13]
+        calls.extend(["stack"] * len(windows) if places is None else [])  # type: ignore[arg-type]
+        return originals[1](*given)
+
+    originals = ops.decoder_layer, ops.decoder_stack
+    monkeypatch.setattr(ops, "decoder_layer", layer)
+    monkeypatch.setattr(ops, "decoder_stack", stack)
     return calls
 
 
@@ -78,23 +84,23 @@ def test_a_changed_layer_is_left_alone() -> None:
 def test_nothing_is_left_behind() -> None:
     model = build("llama")
     with SmallLinears(model, enabled=True):
-        assert "forward" in model.model.layers[0].__dict__
-    assert "forward" not in model.model.layers[0].__dict__
-    assert not SmallLinears(model, enabled=False)._forwards
+        assert "forward" in model.model.__dict__ and "forward" in model.lm_head.__dict__
+    assert not any("forward" in module.__dict__ for module in model.modules())
+    assert not SmallLinears(model, enabled=False).forwards
 
 
-def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], int, int]:
-    """A copy of the model is decoded twice by one decoder, changed between the two texts: the second text, how many
+def changed_while_decoding(change: object, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str], list[str]]:
+    """A copy of the model is decoded twice by one decoder, changed between the two texts: the second text, which
     layers ran fused before the change, and after it."""
     model = copy.deepcopy(build("llama"))
     calls, prompts = calls_of(monkeypatch), [prompt(7), prompt(7, seed=1)]
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "speculate": None}  # so that every token takes a step
     results = caw.iter_generate(model, tokenizer(), prompts, batch_size=1, **options)
     next(results)
-    before = len(calls)
+    before = calls.copy()
     change(model)  # type: ignore[operator]
     tokens = next(results).tokens
-    after = len(calls) - before
+    after = calls[len(before) :]
     fresh = caw.generate(model, tokenizer(), prompts[1:], **options).sequences[0]
     assert tokens == fresh, "as if the decoder had been made after the change"
     return tokens, before, after
@@ -106,7 +112,7 @@ def test_weights_are_those_that_the_layer_has(monkeypatch: pytest.MonkeyPatch) -
         layer.mlp.down_proj.weight = torch.nn.Parameter(torch.randn_like(layer.mlp.down_proj.weight))
 
     same, before, after = changed_while_decoding(lambda model: None, monkeypatch)
-    assert before == after > 0
+    assert before == after == ["stack"] * 18
     other, _, after = changed_while_decoding(replace, monkeypatch)
     assert other != same and after == before
 
@@ -119,7 +125,32 @@ def test_a_hook_is_called_in_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
         layer.mlp.register_forward_hook(lambda *args: seen.append(1))
 
     _, before, after = changed_while_decoding(hook, monkeypatch)
-    assert len(seen) == 2 * 7 and after == before * 2 // 3  # a prefill and six steps, twice; two of three layers fused
+    assert len(seen) == 2 * 7 and len(before) == 18  # a prefill and six steps, twice
+    assert after == ["layer"] * 12, "two of three layers fused"
+
+
+class Doubled(torch.nn.Linear):
+    """Stands for an adapter."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+CHANGES = {  # what is done to a model, and which of its layers still run fused, and how
+    "weights in place": (lambda model: model.model.layers[2].mlp.up_proj.weight.data.mul_(-1), ["stack"] * 18),
+    "load_state_dict": (
+        lambda model: model.load_state_dict({name: value.flip(0) for name, value in model.state_dict().items()}),
+        ["stack"] * 18,
+    ),
+    "an adapter": (lambda model: setattr(model.model.layers[1].mlp, "up_proj", Doubled(32, 48)), ["layer"] * 12),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_between_two_texts_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    change, fused = CHANGES[name]
+    _, _, after = changed_while_decoding(change, monkeypatch)
+    assert after == fused
 
 
 @pytest.mark.serial

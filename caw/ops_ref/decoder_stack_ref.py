@@ -1,0 +1,55 @@
+"""Reference of `decoder_stack`: all layers of a model, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from caw.ops_ref.prefill_layer_ref import prefill_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
+
+
+def decoder_stack_ref(
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    store: torch.Tensor,
+    scratch: torch.Tensor,
+    slot: int,
+    lengths: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+    scale: float,
+    windows: Sequence[int],
+    rows: torch.Tensor | None = None,
+    places: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """L layers of the same rows: `decoder_layer_ref`, or with places `prefill_layer_ref`, layer by layer.
+
+    Args:
+        hidden: [B, C, E], or packed [N, 1, E]. cos, sin: [B, C, D], or [N, 1, D].
+        store: [L, 2, B', HK, S, D], keys and values of committed tokens, B' >= B; mutated where there are places.
+        scratch: [L, 2, B', slots, HK, D], mutated where there are none: the candidates' keys and values.
+        slot: of the first candidate of each sequence.
+        lengths: int64 [B]; with places int64 [N], the position of each row.
+        weights: of each layer 9 or 11, one layer after another, as in `decoder_layer_ref`.
+        biases: of each layer 7, or none at all. eps, scale: of all layers.
+        windows: L sliding windows, 0 = none.
+        rows: int64 [N], the sequence of each row; needed with places. places: int64 [N], as in `prefill_layer_ref`.
+
+    Returns:
+        Shaped as hidden, in its dtype. Bit for bit what the layers give in calls of their own.
+    """
+    count = len(weights) // len(windows)
+    for i, window in enumerate(windows):
+        own = weights[i * count : (i + 1) * count]
+        rest = own, biases[i * 7 : (i + 1) * 7] or [None] * 7, eps, scale, window or None
+        if places is not None:
+            assert rows is not None
+            hidden = prefill_layer_ref(hidden, cos, sin, store[i, 0], store[i, 1], rows, lengths, *rest, places)
+            continue
+        keys, values = store[i, :, : lengths.shape[0]]
+        hidden = decoder_layer_ref(hidden, cos, sin, keys, values, *scratch[i], slot, lengths, *rest, rows)
+    return hidden

@@ -1,0 +1,186 @@
+"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several; bad input named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from caw import ops
+from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
+from caw.testing import assert_close
+from tests.csrc.test_decoder_layer import arguments
+from tests.quantised import random_blocks
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+
+L, SLOT = 3, 1
+
+
+def packed_matrix(kind: int, like: torch.Tensor) -> torch.Tensor:
+    inputs = 32 if kind < 10 else 256
+    return ops.pack_blocks(random_blocks(kind, like.shape[0], like.shape[1] // inputs, seed=like.shape[0]), kind)
+
+
+def stack(kind: int | None = None, windows: tuple[int, ...] = (0, 0, 0), **options: Any) -> dict[str, Any]:
+    """L random layers over one hidden state; with `kind` their matrices in that type of blocks."""
+    layers = [arguments(**options) for _ in range(L)]
+    first = layers[0]
+    if kind is not None:
+        for layer in layers:
+            matrices = [w if w.dim() == 1 else packed_matrix(kind, w) for w in layer["weights"]]
+            layer["weights"] = matrices
+    store = torch.stack([torch.stack([layer["k_cache"], layer["v_cache"]]) for layer in layers])
+    scratch = torch.stack([torch.stack([layer["k_scratch"], layer["v_scratch"]]) for layer in layers])
+    biases = [b for layer in layers for b in layer["biases"]]
+    return {
+        **{name: first[name] for name in ("hidden", "cos", "sin")}, "store": store, "scratch": scratch, "slot": SLOT,
+        "lengths": first["lengths"], "weights": [w for layer in layers for w in layer["weights"]],
+        "biases": biases if any(b is not None for b in biases) else [], "eps": 1e-5, "scale": first["scale"],
+        "windows": list(windows),
+    }  # fmt: skip
+
+
+def copied(given: dict[str, Any]) -> dict[str, Any]:
+    return {**given, "store": given["store"].clone(), "scratch": given["scratch"].clone()}
+
+
+def layer_by_layer(given: dict[str, Any]) -> list[torch.Tensor]:
+    """What the layers give in calls of their own: (hidden, store, scratch)."""
+    given = copied(given)
+    hidden, count, batch = given["hidden"], len(given["weights"]) // L, given["lengths"].shape[0]
+    for i, window in enumerate(given["windows"]):
+        weights = given["weights"][i * count : (i + 1) * count]
+        rest = weights, given["biases"][i * 7 : (i + 1) * 7] or [None] * 7, 1e-5, given["scale"], window or None
+        rotary = given["cos"], given["sin"]
+        if "places" in given:
+            at = given["rows"], given["lengths"]
+            hidden = ops.prefill_layer(hidden, *rotary, *given["store"][i], *at, *rest, given["places"])
+            continue
+        prefix, at = given["store"][i, :, :batch], (given["slot"], given["lengths"])
+        hidden = ops.decoder_layer(hidden, *rotary, *prefix, *given["scratch"][i], *at, *rest, given.get("rows"))
+    return [hidden, given["store"], given["scratch"]]
+
+
+def in_one(given: dict[str, Any]) -> list[torch.Tensor]:
+    given = copied(given)
+    return [ops.decoder_stack(**given), given["store"], given["scratch"]]
+
+
+def assert_same(given: dict[str, Any]) -> None:
+    for a, b in zip(in_one(given), layer_by_layer(given), strict=True):
+        assert a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+
+
+SHAPES = {
+    "plain": {},
+    "primes": {"batch": 3, "candidates": 5, "width": 37, "heads": 7, "kv_heads": 1, "dim": 22, "wide": 53, "size": 31},
+    "qwen3": {"head_norms": True, "size": 600},
+    "qwen2 and windows": {"biases": True, "windows": (3, 0, 3)},
+    "many rows": {"batch": 7, "candidates": 9},
+    "Q4_0": {"kind": 2, "width": 64, "heads": 4, "dim": 16, "wide": 96, "candidates": 3},
+    "Q6_K": {"kind": 14, "width": 256, "heads": 4, "dim": 64, "wide": 256, "batch": 1, "candidates": 6},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_equal_to_its_layers(name: str) -> None:
+    for dtype in (torch.float32, torch.bfloat16) if "kind" not in SHAPES[name] else (torch.float32,):
+        assert_same(stack(dtype=dtype, **SHAPES[name]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_packed_candidates(dtype: torch.dtype) -> None:
+    given = stack(batch=3, candidates=3, dtype=dtype, size=30, windows=(0, 5, 0))
+    rows, places = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([0, 1, 0, 1, 2])
+    assert_same({**given, **{k: given[k][rows, places][:, None] for k in ("hidden", "cos", "sin")}, "rows": rows})
+
+
+def drafted(**options: Any) -> dict[str, Any]:
+    """Sequence 1: two candidates at 5, one kept behind, and a draft at 6; sequence 0: a token at 8."""
+    given = stack(batch=1, candidates=4, size=9, **options)
+    given["store"] = torch.randn(L, 2, 2, *given["store"].shape[3:]).to(given["hidden"].dtype)
+    at = {"rows": [1, 1, 1, 0], "lengths": [5, 5, 6, 8], "places": [5, 7, 6, 8]}
+    return {**given, **{name: torch.tensor(value) for name, value in at.items()}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_drafts_and_prompts(dtype: torch.dtype) -> None:
+    assert_same(drafted(dtype=dtype, head_norms=True, windows=(0, 4, 0)))
+
+
+def test_equal_to_the_reference() -> None:
+    for given in (stack(biases=True, windows=(3, 0, 0)), drafted()):
+        given["store"].nan_to_num_(0)
+        own = copied(given)
+        wide = {
+            name: value.double() if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else [x.double() if isinstance(x, torch.Tensor) else x for x in value] if isinstance(value, list) else value
+            for name, value in copied(given).items()
+        }  # fmt: skip
+        assert_close(ops.decoder_stack(**own), decoder_stack_ref(**wide).float(), "forward")
+        for name in ("store", "scratch"):
+            assert_close(own[name], wide[name].float(), "forward")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_threads_change_nothing(dtype: torch.dtype) -> None:
+    """Two threads share the layers' work, wait for each other a dozen times a layer, and meet all of it."""
+    given = stack(dtype=dtype, batch=3, candidates=2, width=512, wide=1024, heads=8, kv_heads=2, dim=32, size=600)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = in_one(given)
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            for a, b in zip(in_one(given), alone, strict=True):
+                assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_rows() -> None:
+    given = stack(batch=1)
+    given.update({k: given[k][:0] for k in ("hidden", "cos", "sin", "lengths")})
+    assert ops.decoder_stack(**given).shape == (0, 2, 24)
+
+
+@pytest.mark.parametrize(
+    "change,names",
+    [
+        ({"store": torch.zeros(2, 3)}, "store"),
+        ({"store": torch.zeros(0, 2, 2, 2, 9, 6)}, "windows"),
+        ({"scratch": torch.zeros(L, 2, 1, 3, 2, 6)}, "scratch"),
+        ({"scratch": torch.zeros(L, 2, 3, 3, 2, 6).bfloat16()}, "store and scratch"),
+        ({"slot": 2}, "slot"),
+        ({"slot": -1}, "slot"),
+        ({"windows": [0, 0]}, "windows"),
+        ({"windows": [0, -1, 0]}, "windows"),
+        ({"weights": [torch.zeros(24)] * 26}, "weights"),
+        ({"biases": [None] * 7}, "biases"),
+        ({"lengths": torch.tensor([1, 10])}, "lengths"),
+        ({"lengths": torch.tensor([1])}, "hidden"),
+        ({"places": torch.tensor([0, 1, 2, 3])}, "rows"),
+        ({"places": torch.tensor([0, 1, 2, 3]), "rows": torch.tensor([0, 0, 1, 1])}, "lengths"),
+        ({"places": torch.tensor([0, 1, 2, 9]), "rows": torch.tensor([0, 0, 1, 1]),
+          "lengths": torch.tensor([0, 1, 2, 3])}, "places"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_the_argument(change: dict[str, Any], names: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^{names} must"):
+        ops.decoder_stack(**{**stack(), **change})
+
+
+def test_layers_that_differ_are_named() -> None:
+    given = stack()
+    count = len(given["weights"]) // L
+    for i, shape in ((6, (41, 24)), (7, (41, 24)), (8, (24, 41))):
+        given["weights"][count + i] = torch.randn(shape)
+    with pytest.raises(RuntimeError, match="must be alike in all layers, and those of layer 1 differ"):
+        ops.decoder_stack(**given)
+    given = stack()
+    given["weights"][2 * count + 3] = torch.randn(12, 23)
+    with pytest.raises(RuntimeError, match=rf"^weights\[{2 * count + 3}\] must have shape \[12, 24\]"):
+        ops.decoder_stack(**given)

@@ -1,0 +1,89 @@
+"""All layers as one operator: the bits of its layers one by one, and left aside where a model is not what it takes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from decoding.architectures import build, prompt, tokenizer
+
+import caw
+from caw import ops
+from caw.decoding.forward import small_linears
+from caw.decoding.forward.small_linears import SmallLinears
+
+pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+FUSED = ("llama", "mistral", "qwen2", "qwen2-window", "qwen3")
+
+
+def stacks_of(model: Any) -> list[Any]:
+    return [forward for _, forward in SmallLinears(model, enabled=True).forwards if type(forward).__name__ == "_Stack"]
+
+
+def decoded(model: Any, **options: Any) -> tuple[list[list[int]], list[torch.Tensor]]:
+    """Texts of prompts of several lengths, and the logits of every forward."""
+    logits: list[torch.Tensor] = []
+    hook = model.lm_head.register_forward_hook(lambda *given: logits.append(given[2].clone()))
+    try:
+        prompts = [prompt(9), prompt(4, seed=1), [5, 6, 7, 8] * 4]
+        given = {"watermark": caw.KGW(key=3, delta=3.0), "policy": caw.EntropyThreshold(0.5), "max_new_tokens": 12}
+        texts = caw.generate(model, tokenizer(), prompts, progress=False, **{**given, **options}).sequences
+    finally:
+        hook.remove()
+    return texts, logits
+
+
+def assert_same(model: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    calls: list[bool] = []
+    original = ops.decoder_stack
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "decoder_stack", lambda *given: calls.append(given[13] is None) or original(*given))
+        texts, found = decoded(model, **options)
+    assert True in calls and False in calls, "steps and prompts"
+    with monkeypatch.context() as patch:
+        patch.setattr(small_linears, "with_stacks", lambda model, forwards: forwards)
+        alone, expected = decoded(model, **options)
+    assert texts == alone and len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_the_same_bits_as_layer_by_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        model = copy.deepcopy(build(name)).to(dtype)
+        assert len(stacks_of(model)) == 1
+        assert_same(model, monkeypatch, batch_size=2, speculate=4 if name == "llama" else None)
+    assert_same(build(name), monkeypatch, branching="batch", speculate=None)
+
+
+def test_models_that_are_not_taken() -> None:
+    def with_change(change: Any) -> int:
+        model = copy.deepcopy(build("llama"))
+        change(model)
+        return len(stacks_of(model))
+
+    def narrow(model: Any) -> None:
+        model.model.layers[1].mlp.act_fn = torch.nn.GELU()
+
+    assert with_change(lambda model: None) == 1
+    assert with_change(narrow) == 0, "one layer computes something else"
+    assert with_change(lambda model: setattr(model.model, "forward", lambda *given: None)) == 0
+    assert with_change(lambda model: model.model.layers.append(copy.deepcopy(model.model.layers[0]))) == 0
+    assert with_change(lambda model: setattr(model.model.layers[1].self_attn, "scaling", 0.3)) == 0
+
+
+def test_layers_of_other_shapes_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pruned model: its second layer has a narrower MLP."""
+    model, calls, original = copy.deepcopy(build("llama")), [], ops.decoder_layer
+    mlp = model.model.layers[1].mlp
+    mlp.gate_proj, mlp.up_proj, mlp.down_proj = (
+        torch.nn.Linear(32, 20),
+        torch.nn.Linear(32, 20),
+        torch.nn.Linear(20, 32),
+    )
+    monkeypatch.setattr(ops, "decoder_stack", None)
+    monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(1) or original(*given))
+    decoded(model.eval(), max_new_tokens=3)
+    assert calls
