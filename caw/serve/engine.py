@@ -168,12 +168,15 @@ class Engine:
         except (ValueError, TypeError) as error:
             LOG.warning("refused: %s", error)
             self._tell(job, Failed("the server cannot decode with these settings; ask its operator"))
+        except Exception:  # of one text, which must not end those that came with it
+            LOG.exception("a text could not be begun")
+            self._tell(job, Failed("the text could not be begun on the server; try again later"))
 
     def _add(self, making: _Making, request: Request, *, ahead: bool = False) -> int:
         assert self._decoder is not None
-        number = self._decoder.waiting.add(request, ahead=ahead)
         making.thinking = making.job.thinking() if making.job.thinking else None
         making.grammar = making.job.grammar() if making.job.grammar else None
+        number = self._decoder.waiting.add(request, ahead=ahead)  # last: what waits has to be known
         self._making[number] = making
         return number
 

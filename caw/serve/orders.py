@@ -31,7 +31,7 @@ Threaded = Callable[..., Awaitable[Any]]  # runs a function that may wait in ano
 class TextOrder:
     """One text of a request: what it is made by, its receipt, what was sent of it.
 
-    tokens: how many came. letters: of those whose log-probabilities were told.
+    tokens: how many came. letters: of those whose log-probabilities were told. closing: of its receipt, once begun.
     """
 
     job: Job
@@ -41,7 +41,7 @@ class TextOrder:
     tokens: int = 0
     letters: int = 0
     done: Done | None = None
-    closed: bool = False
+    closing: asyncio.Future[None] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,24 @@ class Order:
             )
 
     async def _close(self, text: TextOrder, ending: Ending, finish: str = "") -> None:
-        """Close a receipt; what it says is of what was sent, or is about to be."""
-        if text.closed:
-            return
-        text.closed = True
+        """Close a receipt, once; what it says is of what was sent, or is about to be.
+
+        Who waits for it may be cancelled, because the client left; the writing goes on, and `end` waits for it.
+        """
+        if text.closing is None:
+            closed = self._closed(text, ending, finish)
+            text.closing = asyncio.ensure_future(self.threaded(text.handle.close, closed))
+        await asyncio.shield(text.closing)
+
+    def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
+        """What a receipt says at its end."""
         receipt, digest = text.done.receipt if text.done else None, text_digest(text.unfolding.sent)
-        closed = Closed(
+        return Closed(
             ending=ending, finish_reason=finish, p_value=receipt.p_value if receipt else None,
             found=receipt.found if receipt else None, reason=receipt.reason if receipt else "",
             attempts=receipt.attempts if receipt else 1, tokens=text.tokens, digest=digest, time=time.time(),
             tested=receipt.as_dict() if receipt and receipt.digest == digest else None,
         )  # fmt: skip
-        await self.threaded(text.handle.close, closed)
 
     async def end(self, ending: Ending) -> None:
         """Stop what is still being made, and close the receipts that are open. Raises nothing."""

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,7 @@ from caw.found.receipts import text_digest
 from caw.serve import guard
 from caw.serve.contracts import Begun
 from caw.serve.requests import CompletionRequest
+from caw.serve.service import WORKERS
 
 ASK: dict[str, Any] = {"model": NAME, "prompt": "the sky", "temperature": 0}
 SENT = {"authorization": "Bearer one", "content-type": "application/json"}
@@ -144,6 +146,24 @@ def test_a_request_that_is_cancelled_while_its_receipt_begins_closes_it() -> Non
         until(lambda: served.log.closed)
         served.idle()
         assert [one.ending for one in served.log.closed] == ["failed"] and not served.service.open
+
+
+def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -> None:
+    """All threads are busy, so the closing waits for one; it was cancelled with the answer, and never came."""
+    go = threading.Event()
+    with running() as served:
+        connection, _ = raw_stream(served.port, max_tokens=40)
+        for _ in range(WORKERS):
+            served.service.workers.submit(go.wait)
+        until(lambda: served.service.engine.inbox.under_way == 0)
+        connection.close()
+        until(lambda: all(order.texts[0].closing is not None for order in served.service.open))
+        time.sleep(0.2)
+        assert not served.log.closed
+        go.set()
+        until(lambda: served.log.closed, 10)
+        served.idle()
+        assert len(served.log.closed) == 1 and not served.service.open
 
 
 def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:

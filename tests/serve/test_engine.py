@@ -142,3 +142,19 @@ def test_tenants_take_turns() -> None:
         texts = [choice.text for choice in many.result().choices]
     assert text == alone("a model", key=OTHER, max_new_tokens=5)[0]
     assert texts == alone("the sky", max_new_tokens=60) * 16
+
+
+def test_a_text_that_cannot_be_begun_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those under way failed with it, and those that came with it were lost: they waited for ever."""
+    monkeypatch.setattr("caw.serve.grammars.Grammar.__init__", lambda *arguments: [][0])
+    with running(batch=1) as served, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(served.complete, "the sky", max_tokens=60)
+        until(lambda: served.service.engine.tokens)
+        bad = pool.submit(served.complete, "x", extra_body={"response_format": {"type": "json_object"}})
+        after = pool.submit(served.complete, "a model", max_tokens=5)
+        with pytest.raises(openai.InternalServerError, match="could not be begun"):
+            bad.result()
+        assert first.result().choices[0].text == alone("the sky", max_new_tokens=60)[0]
+        assert after.result().choices[0].text == alone("a model", max_new_tokens=5)[0]
+        served.idle()
+        assert sorted(one.ending for one in served.log.closed) == ["complete", "complete", "failed"]
