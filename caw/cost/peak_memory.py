@@ -21,13 +21,15 @@ import torch
 from caw.cost.modes import Job, call_of
 from caw.cost.subjects import load_subject, make_prompts
 from caw.cost.timing import Call
+from caw.decoding.capture.kept_graphs import forget
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 LOCK_WHAT_IS_TOUCHED = 1 | 2 | 4  # mlockall's MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT
 
 
 def on_device(call: Call, tokens: int, device: torch.device) -> dict[str, int]:
-    """Bytes: before (weights and whatever else is there), peak."""
+    """Bytes: before (weights and whatever else is there), peak. Graphs and caches of other calls are given back."""
+    forget()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

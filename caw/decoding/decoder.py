@@ -9,22 +9,21 @@ from typing import Any
 import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.kept_graphs import take
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.drafts.start import make_step
 from caw.decoding.eager_step import StepByStep
 from caw.decoding.forward.attention import caw_attention
-from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.small_linears import SmallLinears
-from caw.decoding.forward.spread_cache import SpreadCache
 from caw.decoding.model_lock import model_lock
 from caw.decoding.plan import Plan
 from caw.decoding.prefill import prefill
 from caw.decoding.reading import read_again
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
-from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
 from caw.decoding.waiting import Waiting
+from caw.decoding.working_memory import make_cache, make_state
 from caw.forking import survive_forks
 from caw.models.eval_mode import EvalMode
 
@@ -56,16 +55,9 @@ class Decoder:
             linears = SmallLinears.kept if plan.settings.compile else SmallLinears
             self.linears = linears(model, enabled=plan.kernels.native)
             self.step, self.undrafted = make_step(model, plan)
-        self.cache = (SpreadCache if facts.spread else SiblingCache)(
-            facts.config.num_hidden_layers, plan.batch, plan.capacity + self.step.beside, plan.slots, facts.device,
-            plan.copies, plan.kernels, plan.settings.prefill_attention,
-        )  # fmt: skip
-        window = plan.watermark.window if plan.watermark is not None else 0
-        room = min(plan.limits.max_new_tokens, plan.capacity)  # a generous maximum costs no memory
-        self.state = DecodeState.empty(
-            plan.batch, facts.vocab_size, plan.history, window, room, facts.device, plan.limits.ends,
-            evidence=plan.loop.evidence(plan.batch, room, facts.device) if plan.loop is not None else None,
-        )  # fmt: skip
+        self.kept = take(model, plan)
+        self.cache = make_cache(plan, self.step.beside, self.kept)
+        self.state = make_state(plan) if self.kept is None else self.kept.state
         self.rows: list[Row] = [None] * plan.batch
 
     def run(self, requests: Sequence[Request], on_token: StopCheck | None = None) -> Iterator[ActiveSequence]:
@@ -95,6 +87,7 @@ class Decoder:
                 remaining = max((row.remaining for row in self.rows if row is not None), default=0)
                 if not self.waiting and not self.plan.keep_rows and steps.may_shrink(remaining):
                     self._shrink()
+            steps.keep()
         finally:
             steps.close()
             self._release()
@@ -102,7 +95,7 @@ class Decoder:
     def steps(self) -> StepByStep | RunAhead:
         """Who calls the step."""
         if isinstance(self.step, FixedStep):
-            return RunAhead(self.step, self.state, self.cache, self.report)
+            return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
         return self.step.caller(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

@@ -108,3 +108,6 @@ class StepByStep:
 
     def close(self) -> None:
         return
+
+    def keep(self) -> None:
+        return

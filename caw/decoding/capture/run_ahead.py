@@ -10,8 +10,10 @@ from typing import Any, Protocol
 import torch
 
 from caw.decoding.capture.cuda_graph import CapturedStep
-from caw.decoding.capture.device_step import DeviceStep, OutputRing
+from caw.decoding.capture.device_step import DeviceStep
 from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.kept_graphs import Kept, about_of, keep
+from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import ALTERNATIVES, StepResult
@@ -55,11 +57,15 @@ class RunAhead:
         state: DecodeState,
         cache: SiblingCache,
         report: Callable[[str], None] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.fixed_step, self.state, self.cache, self.report = step, state, cache, report
         self.cuda = state.counts.is_cuda
         self.under_way: deque[_Round] = deque()
         self._prepare()
+        self.about = about_of(step.model, step.plan) if self.captured is not None else None
+        if kept is not None:
+            self._take_over(kept)
 
     def _prepare(self) -> None:
         """A ring and a step for the present batch."""
@@ -71,6 +77,33 @@ class RunAhead:
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
+
+    def _take_over(self, kept: Kept) -> None:
+        """Go on with the graph of an earlier call, whose memory state and cache have already."""
+        assert self.captured is not None
+        kept.clear()
+        # the network that the graph reads is its own; the step's is what would be captured, if it came to that
+        self.fixed_step.evaluator, self.ring = kept.evaluator, kept.ring
+        self.step = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
+        self.captured.step, self.captured.graph = self.step, kept.graph
+        self.started = WORTH_CAPTURING
+
+    def keep(self) -> None:
+        """Leave graph and memory to later calls, if there is a graph of the whole batch; all texts have ended."""
+        plan, cache, graph = self.fixed_step.plan, self.cache, self.captured and self.captured.graph
+        if (
+            graph is None
+            or cache.store is None
+            or cache.scratch is None
+            or not self.batch == self.state.batch == plan.batch
+        ):
+            return
+        if self.about is not None and self.about == about_of(self.fixed_step.model, plan):
+            kept = Kept(
+                self.about, self.fixed_step.evaluator, cache.store, cache.scratch, cache.lengths, self.state, self.ring,
+                graph,
+            )  # fmt: skip
+            keep(self.fixed_step.model, plan, kept)
 
     def may_shrink(self, remaining: int) -> bool:
         """Whether a smaller batch, which has to be captured again, pays off with `remaining` steps to come."""

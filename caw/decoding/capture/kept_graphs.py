@@ -1,0 +1,141 @@
+"""Captured steps, and the memory that they read and write, kept from one call to the next.
+
+A capture costs as much as a few steps, and a cache must be cleared: calls of the same shapes, one after another, need
+neither. What a graph holds for good must then be as it was: the plan's numbers, the evaluator, and where each weight of
+the model lies. A graph belongs to one call at a time; it and its memory go with the model.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.plan import Plan
+from caw.decoding.state import DecodeState
+from caw.evaluator import Evaluator
+from caw.policies import CapacityPolicy
+
+MOST = 2  # of a model
+SHARE = 16  # part of a device's memory that a kept cache may take
+OWN = ("torch.nn.", "transformers.")  # modules whose forward depends on weights and inputs alone
+
+
+@dataclass
+class Kept:
+    """A graph, what it reads and writes, and what it was made for.
+
+    evaluator: the step's own, whose memory the graph reads. done: when the last call had ended.
+    """
+
+    about: tuple[Any, ...]
+    evaluator: Evaluator | None
+    store: torch.Tensor
+    scratch: torch.Tensor
+    lengths: torch.Tensor
+    state: DecodeState
+    ring: OutputRing
+    graph: Any
+    done: torch.cuda.Event | None = None
+
+    def __post_init__(self) -> None:
+        self.places = _places(self.evaluator)
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether the graph reads the numbers that the policy's evaluator has now."""
+        now = plan.policy.network if isinstance(plan.policy, CapacityPolicy) else None
+        if self.evaluator is None or now is None:
+            return self.evaluator is now
+        mine, others = self.evaluator.state_dict(), now.state_dict()
+        same = (
+            self.evaluator.spec == now.spec and mine.keys() == others.keys() and self.places == _places(self.evaluator)
+        )
+        return same and all(
+            mine[name].shape == others[name].shape and torch.equal(mine[name].cpu(), others[name].cpu())
+            for name in mine
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        """As if no text had been here; after what the last call still had under way."""
+        if self.done is not None:
+            self.done.wait(torch.cuda.current_stream(self.lengths.device))
+        self.lengths.zero_()
+        self.state.active.zero_()
+        self.state.pending.fill_(-1)
+        self.ring.cursor.zero_()
+
+
+_kept: WeakKeyDictionary[Any, list[Kept]] = WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def take(model: Any, plan: Plan) -> Kept | None:
+    """What an earlier call of the same shapes left, from now on this call's alone; None if there is nothing."""
+    about = about_of(model, plan)
+    if about is None:
+        return None
+    with _guard:
+        there = _kept.get(model, [])
+        found = next((one for one in there if one.about == about and one.fits(plan)), None)
+        if found is not None:
+            there.remove(found)
+    return found
+
+
+def keep(model: Any, plan: Plan, kept: Kept) -> None:
+    """Leave this to later calls of `model`, whose oldest goes where there are too many; nothing that is too large."""
+    device = kept.store.device
+    if device.type == "cuda":
+        if SHARE * kept.store.nbytes > torch.cuda.mem_get_info(device)[1]:
+            return
+        kept.done = torch.cuda.Event()
+        kept.done.record(torch.cuda.current_stream(device))
+    kept.state.rows.keys.zero_()
+    kept.state.rows.marks = [None] * kept.state.batch  # they hold keys
+    with _guard:
+        there = _kept.setdefault(model, [])
+        there.append(kept)
+        del there[:-MOST]
+
+
+def forget() -> None:
+    """Give back what all calls left."""
+    with _guard:
+        _kept.clear()
+
+
+def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
+    """All that a graph of this plan holds for good; None where that is more than can be compared."""
+    known = all(part is None or type(part).__module__.startswith("caw.") for part in (plan.watermark, plan.policy))
+    if not (plan.captured and known and plan.loop is None and plan.copies == 1) or plan.settings.compile:
+        return None
+    weights, policy = _weights(model), plan.policy
+    watermark = None if plan.watermark is None else plan.watermark.with_key(0)  # keys are memory that the graph reads
+    numbers = (policy.theta, policy.beta) if isinstance(policy, CapacityPolicy) else policy
+    settings = plan.settings
+    return None if weights is None else (
+        weights, watermark, type(policy), numbers, plan.limits, plan.mark_eos, plan.batch, plan.capacity,
+        plan.slots, plan.history, plan.kernels, plan.warper, settings.branching, settings.return_trace,
+        settings.prefill_attention,
+    )  # fmt: skip
+
+
+def _places(network: Evaluator | None) -> list[int]:
+    return [] if network is None else [tensor.data_ptr() for tensor in network.state_dict().values()]
+
+
+def _weights(model: Any) -> tuple[Any, ...] | None:
+    """Every module, and where each of its tensors lies; None for modules of others and for such with hooks."""
+    found: list[Any] = []
+    for module in model.modules():
+        hooks = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+        if hooks or not type(module).__module__.startswith(OWN):
+            return None
+        tensors = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+        found.append((id(module), type(module), module.training))
+        found += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors]
+    return tuple(found)
