@@ -28,7 +28,7 @@ class RowPrice:
         self._share: float | None = None
 
     def saw(self, rows: int, seconds: float) -> None:
-        """A forward of so many rows took so long."""
+        """A forward of so many rows took so long: of the thread's own time, as others may keep the machine busy."""
         self._seen.append((rows, seconds))
         self._share = None
 

@@ -97,14 +97,14 @@ class DraftStep(EagerStep):
         numbers = torch.where(state.active, counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         chains, trusts = self._propose(own)
-        start = time.perf_counter()
+        start = time.thread_time()
         if not any(chain.tokens for chain in chains):
             logits, first = super().forward(state, cache, candidates, counts)
         else:
             tree = DraftTree.of(own, chains, cache.lengths.tolist())
             self._tree = tree, chains, trusts
             logits, first = forward_drafted(self.model, cache, tree), tree.first
-        self.price.saw(logits.shape[0], time.perf_counter() - start)
+        self.price.saw(logits.shape[0], time.thread_time() - start)
         return logits, first
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
