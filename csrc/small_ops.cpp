@@ -222,6 +222,8 @@ void commit_kv(
   const int64_t* slot = choice.const_data_ptr<int64_t>();
   const bool* on = static_cast<const bool*>(active.const_data_ptr());
   const int64_t choice_step = choice.stride(0), length_step = lengths.stride(0), active_step = active.stride(0);
+  int64_t into[5], out_of[5];  // strides, asked for once: there are hundreds of copies
+  for (int64_t i = 0; i < 5; ++i) into[i] = store.stride(i), out_of[i] = scratch.stride(i);
   for (int64_t b = 0; b < batch; ++b) {
     if (!on[b * active_step]) continue;
     const int64_t chosen = slot[b * choice_step], place = length[b * length_step];
@@ -231,16 +233,11 @@ void commit_kv(
   for (int64_t b = 0; b < batch; ++b) {
     if (!on[b * active_step]) continue;
     const int64_t chosen = slot[b * choice_step], place = length[b * length_step];
-    for (int64_t part = 0; dim > 0 && part < layers * 2; ++part) {
-      const int64_t layer = part / 2, which = part % 2;
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t target = layer * store.stride(0) + which * store.stride(1) + b * store.stride(2) +
-            h * store.stride(3) + place * store.stride(4);
-        const int64_t source = layer * scratch.stride(0) + which * scratch.stride(1) + b * scratch.stride(2) +
-            chosen * scratch.stride(3) + h * scratch.stride(4);
-        std::memcpy(to + size_t(target) * bytes, from + size_t(source) * bytes, size_t(dim) * bytes);
-      }
-    }
+    const int64_t target = b * into[2] + place * into[4], source = b * out_of[2] + chosen * out_of[3];
+    for (int64_t part = 0; dim > 0 && part < layers * 2; ++part)
+      for (int64_t h = 0; h < heads; ++h)
+        std::memcpy(to + size_t(target + part / 2 * into[0] + part % 2 * into[1] + h * into[3]) * bytes,
+            from + size_t(source + part / 2 * out_of[0] + part % 2 * out_of[1] + h * out_of[4]) * bytes, size_t(dim) * bytes);
     length[b * length_step] = place + 1;
   }
 }

@@ -62,10 +62,8 @@ class EagerStep(Step):
             # leave out finished sequences, and candidates that no strength can reach
             counts = torch.where(state.active, counts, 0)
             if 0 < int(counts.sum()) < candidates.numel():
-                logits, first = forward_packed(self.model, cache, candidates, counts, limit)
-                return logits.float(), first
-        logits, first = forward_all(self.model, cache, candidates, self.settings.branching, limit)
-        return logits.float(), first
+                return forward_packed(self.model, cache, candidates, counts, limit)
+        return forward_all(self.model, cache, candidates, self.settings.branching, limit)
 
     def commit(
         self,
@@ -81,7 +79,10 @@ class EagerStep(Step):
         if changed.numel():
             following.write(changed, self.record(logits, (first + chosen)[changed]))
         self.join(cache, chosen, moved)
-        state.advance(moved, logits[first + chosen], following)
+        if self.worth_doing(~moved):
+            state.advance(moved, logits[first + chosen], following)
+        else:
+            state.advance_all(logits, first + chosen, following)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
         """Candidate chosen[b] (int64 [B]) joins the cache where moved (bool [B])."""

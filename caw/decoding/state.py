@@ -147,6 +147,17 @@ class DecodeState:
         for k in range(len(self.history), -1, -1):  # oldest first, so that nothing is overwritten before it is read
             records[k + 1].take_over(moved, records[k])
 
+    def advance_all(self, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
+        """`advance` of every row, its logits being rows[b] (int64 [B]) of logits [N, V]: copied once, not chosen."""
+        if logits.dtype == self.logits.dtype:
+            torch.index_select(logits, 0, rows, out=self.logits)
+        else:
+            self.logits.copy_(logits.index_select(0, rows))
+        records = [record, self.current, *self.history]
+        for k in range(len(self.history), -1, -1):  # oldest first
+            for mine, theirs in zip(records[k + 1].tensors, records[k].tensors, strict=True):
+                mine.copy_(theirs)
+
     def finish(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Rest where the token just emitted (int64 [B]) ends its text, as an end token or by the budget."""
         ended = self.rows.ended(tokens[:, None])[:, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from caw.decoding.state import DecodeState
@@ -84,6 +85,16 @@ def test_advance_moves_records_along_where_asked() -> None:
     state.advance(torch.tensor([True, False]), logits, record(2, 900))
     assert marks(state) == [[900, 1], [0, 101], [100, 201]]
     assert torch.equal(state.logits, torch.stack([logits[0], before[1]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_advancing_all_is_advancing_each(dtype: torch.dtype) -> None:
+    states, logits, rows = [started(2, window=1, room=5) for _ in range(2)], torch.randn(5, 7).to(dtype), [3, 0]
+    states[0].advance(torch.tensor([True, True]), logits[rows], record(2, 900))
+    states[1].advance_all(logits, torch.tensor(rows), record(2, 900))
+    assert marks(states[1]) == [[900, 901], [0, 1], [100, 101]]
+    each, every = ([state.logits, *state.records] for state in states)
+    assert all(map(torch.equal, each, every))
 
 
 def test_start_resets_only_its_rows() -> None:

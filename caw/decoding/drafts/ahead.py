@@ -14,8 +14,9 @@ from caw.decoding.forward.draft_tree import Chain, DraftTree
 class Ahead:
     """Drafted tokens of B sequences that lie in the cache, and the logits behind them.
 
-    logits: float32 [N, V]. drafts: of each sequence the tokens that are left. rows: of each the row of logits of its
-    first one. trusts: of each draft's guess. drafted, accepted: of each how many there were, and were right.
+    logits: [N, V], in the model's dtype. drafts: of each sequence the tokens that are left. rows: of each the row of
+    logits of its first one. trusts: of each draft's guess. drafted, accepted: of each how many there were, and were
+    right.
     """
 
     logits: torch.Tensor

@@ -86,7 +86,7 @@ def forward_packed(
 
 
 def forward_drafted(model: Any, cache: SiblingCache, tree: DraftTree) -> torch.Tensor:
-    """Logits float32 [N, V] of every row of a tree of candidates and drafts; keys and values land in the store."""
+    """Logits [N, V], in the model's dtype, of every row of a tree; keys and values land in the store."""
     cache.begin_drafts(tree.rows, tree.places)
     output = model(
         tree.tokens[:, None],
@@ -95,7 +95,7 @@ def forward_drafted(model: Any, cache: SiblingCache, tree: DraftTree) -> torch.T
         use_cache=True,
         caw_layout=Layout(cache, tree.positions, rows=tree.rows, places=tree.places),
     )
-    return output.logits[:, 0].float()
+    return output.logits[:, 0]
 
 
 def _forward(

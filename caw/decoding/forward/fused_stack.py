@@ -10,6 +10,7 @@ from operator import is_, itemgetter
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from caw import ops
@@ -80,7 +81,8 @@ class _Stack:
         self._known = [place[name] for place, name in self._children]
         self._attributes = [layer.layer.__dict__ for layer in layers]
         self._weights: list[Any] = []
-        self._usable = False
+        self._usable = self._looked = self._whole = self._biased = self._hooked = False
+        self._handles = -1
 
     def __call__(self, input_ids: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         positions, cache = kwargs.pop("position_ids", None), kwargs.pop("past_key_values", None)
@@ -102,18 +104,27 @@ class _Stack:
             return False
         if layout.lengths is None and cache.prefill_attention != "sdpa":
             return False
-        return not torch.compiler.is_compiling() and self._unchanged()
+        return not torch.compiler.is_compiling() and self._unchanged(first=layout.lengths is None)
 
-    def _unchanged(self) -> bool:
-        if any(self._hooks) or global_hooks() or any(map(itemgetter("training"), self._attributes)):
+    def _unchanged(self, first: bool) -> bool:
+        """Whether the layers have what they had; parts and biases are looked at where a text begins (`first`).
+
+        Not in every step: the one before has read all weights since, so that each object looked at comes from memory.
+        """
+        if first or RemovableHandle.next_id != self._handles:  # torch numbers hooks: with none new, none was added
+            self._handles, self._hooked = RemovableHandle.next_id, any(self._hooks)
+        if self._hooked or global_hooks() or any(map(itemgetter("training"), self._attributes)):
             return False
-        if not all(map(is_, [place.get(name) for place, name in self._children], self._known)):
-            return False
+        if first or not self._looked:
+            self._looked = True
+            self._whole = all(map(is_, [place.get(name) for place, name in self._children], self._known))
+            biases = [source["bias"] for source in self._bias_sources]
+            self._biased = any(bias is not None for bias in biases)
         weights = [source[name] for source, name in self._sources]
         if len(weights) != len(self._weights) or not all(map(is_, weights, self._weights)):
             kinds = {(layer.weights[1].dtype, layer.shapes()) for layer in self.layers}
             self._weights, self._usable = weights, all(layer.usable for layer in self.layers) and len(kinds) == 1
-        return self._usable
+        return self._usable and self._whole
 
     def _run(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         cache, places = layout.cache, layout.places
@@ -140,5 +151,4 @@ class _Stack:
             layer.attended = True
 
     def _biases(self) -> list[Any]:
-        biases = [source["bias"] for source in self._bias_sources]
-        return biases if any(bias is not None for bias in biases) else []
+        return [source["bias"] for source in self._bias_sources] if self._biased else []

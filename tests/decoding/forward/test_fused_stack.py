@@ -87,3 +87,27 @@ def test_layers_of_other_shapes_run_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(1) or original(*given))
     decoded(model.eval(), max_new_tokens=3)
     assert calls
+
+
+def test_what_changes_between_two_steps_is_seen() -> None:
+    model = copy.deepcopy(build("llama"))
+    [stack], layer = stacks_of(model), model.model.layers[2]
+
+    def seen(*, first: bool = False) -> bool:
+        return not stack._unchanged(first=first)
+
+    assert not seen() and not seen(first=True)
+    hook = layer.mlp.register_forward_pre_hook(lambda *given: None)
+    assert seen()
+    hook.remove()
+    assert not seen(first=True)
+    layer.train()
+    assert seen()
+    layer.eval()
+    before = layer.self_attn.k_proj.weight
+    layer.self_attn.k_proj.weight = torch.nn.Parameter(before.double())
+    assert seen()
+    layer.self_attn.k_proj.weight = before
+    assert not seen()
+    layer.self_attn.k_proj = torch.nn.Linear(32, 16)
+    assert seen(first=True)
