@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_what_would_do_nothing_is_refused(model: str, lines: Path, tmp_path: Pat
         detect(*nowhere, "--payload-bits", "8"), "payloads are read in mode 'exact' without mid_p and weights"
     )
     assert_refused(detect(*nowhere, "--top-k-exp", "5"), "--top-k-exp is an option of watermark exp, got watermark kgw")
+
+
+def test_a_reader_that_does_not_fit_is_refused_in_a_sentence(model: str, lines: Path, tmp_path: Path) -> None:
+    """One that reads other tokens than the texts have, and one whose context is shorter than the prompt."""
+    other, prompt = tmp_path / "other", tmp_path / "prompt.txt"
+    shutil.copytree(model, other)
+    written = json.loads((other / "tokenizer.json").read_text())
+    special = {token["content"] for token in written["added_tokens"]}
+    plain = [token for token in written["model"]["vocab"] if token not in special]
+    ids = [written["model"]["vocab"][token] for token in plain]
+    written["model"]["vocab"] |= dict(zip(plain, ids[7:] + ids[:7], strict=True))
+    (other / "tokenizer.json").write_text(json.dumps(written))
+    given = ["--weights", f"model:{model}", "--dtype", "float32", *FULL, "--text", "some text"]
+    answer = detect(*given, "--tokenizer", str(other))
+    assert answer.exit_code == 2 and "must have the tokenizer of the texts, got another" in answer.stderr
+    prompt.write_text("the sky is blue " * 200)
+    answer = detect(*given, "--prompt-file", str(prompt))
+    assert answer.exit_code == 2 and "512 positions, got" in answer.stderr and "shorten it" in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 def test_reports_of_many_texts_take_a_model(model: str, lines: Path) -> None:

@@ -109,6 +109,11 @@ def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
     results = [json.loads(line) for line in detect(model, *given, "--json").stdout.splitlines()]
     assert [r["p_value"] for r in results] == [line["receipt"]["p_value"] for line in lines]
     assert_refused(detect(model, *given, "--weights", str(other)), "give the same with --weights")
+    known = tmp_path / "known.safetensors"
+    TokenWeights(levels, provenance={"key_ids": [MARK.key_id]}).save(known)
+    told = f"estimated from texts of key {MARK.key_id}, which is the key to test"
+    assert_refused(generate(model, "--prompt", "the sky", *FOUND, "--weights", str(known)), told)
+    assert_refused(detect(model, "--text", "the sky", "--weights", str(known)), told)
     table.rename(tmp_path / "moved.safetensors")
     assert_refused(detect(model, *given), "found no ")
     assert detect(model, *given, "--weights", str(tmp_path / "moved.safetensors")).exit_code == 0
@@ -168,6 +173,10 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
         (["--found-at", "1e-3", "--strength", "0"], "needs a policy that can be strengthened"),
         (["--found-at", "1e-3", "--weights", "nowhere"], "or a file, found no nowhere"),
         (["--found-at", "1e-20"], "found_at=1e-20 takes at least 34 tokens that count, got texts of up to 12"),
+        (["--found-at", "1e-3", "--best-of", "0"], "best_of must be an integer in [1, 100], got 0"),
+        (["--found-at", "1e-3", "--best-of", "5"], "best_of must be at most max_attempts, 4, got 5"),
+        (["--found-at", "1e-3", "--payload", "3", "--payload-bits", "4"], "got a watermark with a payload"),
+        (["--target", "2"], "must be a number in (0, 1), got 2.0"),
         (["--best-of", "2"], "best_of belongs to found_at"),
         (["--weights", "w"], "--weights belongs to --found-at"),
         (["--found-at", "1e-3", "--select", "best"], "select must be one of weakest, likeliest"),
@@ -175,3 +184,10 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
 )
 def test_bad_options(model: str, options: list[str], message: str) -> None:
     assert_refused(generate(model, "--prompt", "the sky", *options), message)
+
+
+def test_a_target_takes_no_payload(model: str) -> None:
+    """Known once the model is loaded, so behind the line that says what marks."""
+    answer = generate(model, "--prompt", "the sky", "--target", "1e-3", "--payload", "3", "--payload-bits", "4")
+    assert answer.exit_code == 2 and "a target needs a watermark without a payload" in answer.stderr.splitlines()[-1]
+    assert "Traceback" not in answer.stderr

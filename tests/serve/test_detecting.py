@@ -81,6 +81,19 @@ def test_the_public_gets_a_word_and_no_number(marked: dict[str, str]) -> None:
         assert ask(served, {"text": marked["k1"]})[1]["verdict"] == "marked", "tenants are not limited with them"
 
 
+@pytest.mark.parametrize("proxies, counted", [(("127.0.0.1",), "clients"), ((), "the proxy")])
+def test_who_asks_through_a_proxy_is_told_apart_if_it_is_named(proxies: tuple[str, ...], counted: str) -> None:
+    """Eleven questions at once of one address are one too many; what a stranger says of itself is not believed."""
+    with running(directory=Keys(DIRECTORY.tenants), proxies=proxies) as served:
+
+        def asks(address: str) -> int:
+            sent = {"authorization": "", "x-forwarded-for": address}
+            return post(served.port, b'{"text": "short"}', "/v1/detect", **sent)[0]
+
+        assert [asks(f"192.0.2.{place}") for place in range(11)][-1] == (200 if counted == "clients" else 429)
+        assert [asks("198.51.100.7") for _ in range(11)][-1] == 429
+
+
 def test_the_public_cannot_fill_the_queue(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.service.detection, "_waiting", MOST_PUBLIC)
     assert ask(served, {"text": UNMARKED}, None)[1]["error"]["code"] == "queue_full"
