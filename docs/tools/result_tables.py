@@ -229,15 +229,27 @@ def serving() -> str:
 
 
 def drafts() -> str:
-    """Decoding with drafts, of plain decoding without them."""
-    rows = [
-        (r["model"].split(".Q")[0], r["prompts"], r["variant"], f"{r['speed_over_plain']:.2f}",
-         *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
-         "" if r["acceptance"] is None else share(r["acceptance"]))
-        for r in read_result("drafts.json")["rows"]
-    ]  # fmt: skip
-    header = ("model", "prompts", "decoding", "speed, plain = 1", "tokens a forward", "rows", "of drafts right")
-    return f"{as_table(header, rows)}\n\n{source('drafts.json')}"
+    """Decoding with drafts and without, of plain decoding without them."""
+    found = read_result("drafts.json")
+    rows = {(r["model"], r["drafter"], r["batch"], r["prompts"], r["variant"]): r for r in found["rows"]}
+    lines = []
+    for (*case, variant), r in rows.items():
+        without = variant.removesuffix(" + drafts").removesuffix(" + look-up")
+        if variant == without:
+            continue
+        model, drafter, batch, prompts = case
+        before = rows.get((*case, without), rows.get((*case[:3], prompts.split(",")[0], without)))
+        said = model.split(".Q")[0] + (f", drafts of {drafter.split('.Q')[0]}" if drafter else "")
+        lines.append((
+            said, batch, f"{prompts} ({r['texts']})", without, f"{before['speed_over_plain']:.2f}",
+            f"{r['speed_over_plain']:.2f}",
+            *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
+            "" if r["acceptance"] is None else share(r["acceptance"]),
+        ))  # fmt: skip
+    header = ("model", "batch", "prompts (texts)", "decoding", "speed without", "with drafts", "tokens a forward",
+              "rows", "of drafts right")  # fmt: skip
+    commands = "\n".join(found["commands"].values())
+    return f"{as_table(header, lines)}\n\n{source('drafts.json')} Its commands:\n\n```bash\n{commands}\n```"
 
 
 def floor() -> str:
