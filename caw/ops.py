@@ -354,9 +354,7 @@ prefill_layer = _register(
     prefill_layer_ref,
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )
-
-# decoder_stack: all layers of a model in one call; candidates' keys and values go to scratch, those of tokens with
-# places to the store. CPU only
+# decoder_stack: all layers in one call, of candidates or, with places, of tokens that join the store. CPU only
 decoder_stack = _register(
     "decoder_stack(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) store, Tensor(b!) scratch, int slot, "
     "Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int[] windows, Tensor? rows=None, "
