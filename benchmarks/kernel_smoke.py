@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
+from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import (
     GREEN,
@@ -21,6 +22,7 @@ from caw.triton_kernels.enumerate_candidates_ref import (
 )  # fmt: skip
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
@@ -144,6 +146,56 @@ def ladder(scheme: int, width: int, full: float) -> Made:
     return name, reached(ops.enumerate_candidates), reached(enumerate_candidates_ref), arguments, row
 
 
+def whole_ladder(scheme: int, width: int, full: float, ends: bool) -> Made:
+    """A row that waits, texts of other lengths, repeated contexts."""
+    _, _, _, (values, ids, race, scores, _, key, *numbers), row = ladder(scheme, width, full)
+    padded, tally = torch.randint(0, 2, (3, width + 40)), torch.tensor([0, 39, 7])
+    given = [values, ids, race, scores, padded, tally, key, torch.tensor([-1, -1, 8]),
+             ids[:, :2].contiguous() if ends else None, width, *numbers, not ends, 2]  # fmt: skip
+
+    def carried(op: Any) -> Callable[..., Any]:
+        """Needs apart, which the ladder's own cases compare."""
+        return lambda *arguments: [op(*arguments)[i] for i in (0, 2, 3)]
+
+    name = f"ladder_step scheme {scheme}{' ends' if ends else ''}"
+    return name, carried(ops.ladder_step), carried(ladder_step_ref), given, row
+
+
+def decision(evaluated: bool) -> Made:
+    """Results and all that is changed: with classes and a trace, or with a given strength and neither."""
+    batch, k, classes, rungs = 3, 100, 11, 3
+    inputs, hidden = 3 * (k + classes), 128
+    shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+    records = [topk_softmax_ref(torch.randn(batch, 300), k) for _ in range(3 if evaluated else 0)]
+    network = [torch.rand(shape) / 10 + 0.05 for shape in shapes] if evaluated else []
+    table = (torch.arange(250) % classes).to(torch.uint8) if evaluated else None
+    ladders = [torch.randint(0, 300, (batch, rungs)), torch.tensor([[1.0, 2, 7]] * batch), torch.tensor([3, 2, 1])]
+    waiting = [torch.tensor([-1, 4, -1]), torch.rand(batch), torch.rand(batch), torch.rand(batch)]
+    text = [
+        torch.full((batch, 9), -1),
+        torch.tensor([0, 3, 8]),
+        torch.tensor([9, 4, 9]),
+        ladders[0][:, :1].contiguous(),
+    ]
+    ring = [torch.zeros(4, batch, 3 + rungs if evaluated else 1, dtype=torch.int64),
+            torch.zeros(4, batch, 2) if evaluated else None, torch.tensor([3])]  # fmt: skip
+    active = torch.tensor([True, True, False])
+    given = [[r[2] for r in records], [r[1] for r in records], network, table, *ladders, *waiting,
+             None if evaluated else torch.rand(batch), torch.randn(batch), *text, active, *ring, 2, 1, k, 1, classes,
+             0.8, 1.5, 1, 10.0]  # fmt: skip
+
+    def changed(op: Any) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            tokens, choice, chosen, shown, strength, _, *said = op(*arguments)
+            kept = [arguments[i] for i in (7, 8, 13, 14, 17, 18, 20)]
+            return [tokens, choice, chosen, shown, strength, *said, *kept]
+
+        return call
+
+    name = f"decision_step {'evaluated' if evaluated else 'given'}"
+    return name, changed(ops.decision_step), changed(decision_step_ref), given, "evaluator"
+
+
 def evaluator() -> list[Made]:
     inputs, hidden = 333, 128
     shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
@@ -185,6 +237,8 @@ def small_calls() -> Sequence[Made]:
         layer(HALF, SPLIT), layer(torch.float32, 60, window=40),
         linear(1, HALF), linear(33, torch.bfloat16), linear(5, torch.float32),
         commit(), *evaluator(),
+        *[whole_ladder(*kind, ends) for kind in ((SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0)) for ends in (False, True)],
+        decision(True), decision(False),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
         *draws(),
     ]  # fmt: skip

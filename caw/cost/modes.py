@@ -26,6 +26,7 @@ from caw.cost.subjects import Subject
 from caw.cost.timing import Call, Made, PreparationWatch
 from caw.defaults import DELTA, GAMMA, TOP_K_EXP
 from caw.entrance import generate
+from caw.models.ends import end_token_ids
 from caw.policies import Policy
 from caw.policies.registry import make_policy
 from caw.watermarks import KGW, Watermark
@@ -121,19 +122,20 @@ def make_watermark(name: str) -> Watermark:
 
 
 def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching: str, *, drafts: bool = False) -> Call:
-    """`caw.generate`, of exactly as many tokens as asked for."""
+    """`caw.generate`, of exactly as many tokens as asked for: where a text could end earlier, that is forbidden."""
     looks_ahead = policy is not None and policy.looks_ahead
     fixed: dict[str, Any] = {
         "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(job.prompts),
         "slots": job.slots if looks_ahead else None, "return_trace": drafts, "progress": False,
         "speculate": "auto" if drafts else None,
     }  # fmt: skip
+    ends = bool(end_token_ids(job.subject.model, job.subject.tokenizer))
 
     def call(tokens: int) -> Made:
         watch = PreparationWatch()
         out = generate(
-            job.subject.model, job.subject.tokenizer, job.prompts, max_new_tokens=tokens, min_new_tokens=tokens,
-            report=watch, **fixed,
+            job.subject.model, job.subject.tokenizer, job.prompts, max_new_tokens=tokens,
+            min_new_tokens=tokens if ends else 0, report=watch, **fixed,
         )  # fmt: skip
         return Made(out.sequences, watch.seconds, [t.drafts for t in out.trace or () if t.drafts is not None])
 
@@ -145,7 +147,7 @@ def theirs(job: Job, mode: str) -> Call:
     model, tokenizer = job.subject.model, job.subject.tokenizer
     rows = torch.tensor(job.prompts, device=model.device)
     options: dict[str, Any] = {
-        "attention_mask": torch.ones_like(rows), "do_sample": False, "pad_token_id": tokenizer.eos_token_id,
+        "attention_mask": torch.ones_like(rows), "do_sample": False, "pad_token_id": tokenizer.eos_token_id or 0,
     }  # fmt: skip
     if mode == "transformers-static":
         options["cache_implementation"] = "static"
@@ -154,9 +156,13 @@ def theirs(job: Job, mode: str) -> Call:
             greenlist_ratio=GAMMA, bias=DELTA, hashing_key=KEY, seeding_scheme="lefthash", context_width=1
         )
 
+    ends = bool(end_token_ids(model, tokenizer))
+
     def call(tokens: int) -> Made:
-        more = {"logits_processor": markllm_processor(model)} if mode == "markllm-kgw" else {}
-        out = model.generate(rows, max_new_tokens=tokens, min_new_tokens=tokens, **options, **more)
+        more: dict[str, Any] = {"logits_processor": markllm_processor(model)} if mode == "markllm-kgw" else {}
+        if ends:
+            more["min_new_tokens"] = tokens
+        out = model.generate(rows, max_new_tokens=tokens, **options, **more)
         return Made(out[:, rows.shape[1] :].tolist())
 
     return call

@@ -51,10 +51,13 @@ class Subject:
 def load_subject(name: str, shapes: str | None, dtype: str, device: str | None, evaluator: str | None) -> Subject:
     """The model `name`, or random weights of `shapes`.
 
-    Where there is no trained evaluator, one with random weights takes its place: it costs the same.
+    Random weights never end a text: every run is to have the tokens asked for, and forbidding an end token in each
+    step is work that no user asks for. Where there is no trained evaluator, one with random weights takes its place:
+    it costs the same.
     """
     if shapes is not None:
         model = random_model(shapes, dtype, device)
+        model.config.eos_token_id = model.generation_config.eos_token_id = None
         tokenizer = number_tokenizer(model.config.vocab_size)
     else:
         model, tokenizer = load_model(name, device=device, dtype=dtype)
@@ -91,7 +94,7 @@ def random_model(shapes: str, dtype: str, device: str | None, **changes: Any) ->
 def number_tokenizer(vocab_size: int) -> Any:
     """A tokenizer whose tokens are numbers, for models that have none."""
     core = Tokenizer(WordLevel({str(i): i for i in range(vocab_size)}, unk_token="0"))
-    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="0")
+    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="0")
 
 
 def make_prompts(subject: Subject, batch: int, length: int) -> list[list[int]]:

@@ -29,7 +29,7 @@ from caw.decoding.capture import run_ahead
 from caw.decoding.capture.cuda_graph import CapturedStep
 from caw.decoding.capture.run_ahead import RunAhead
 from caw.decoding.eager_step import EagerStep
-from caw.decoding.forward import fused_layers
+from caw.decoding.forward import fused_layers, fused_stack
 from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.row_settings import RowLimits
 from caw.detection.weights import TokenWeights
@@ -73,6 +73,7 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
 def test_whole_layers_read_nothing_back(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: each layer is one operator."""
     monkeypatch.setattr(fused_layers, "_plain", lambda weight: True)  # fake ones are
+    monkeypatch.setattr(fused_stack, "_alike", lambda body, layers: False)  # all of them as one are a CPU's
     decoder, step = started(llama, PROMPTS, kept("lefthash"), capacity_policy(llama))
     mode = FakeTensorMode()
     fake = fake_step(decoder, step, mode)
