@@ -22,6 +22,8 @@ from caw.ops_ref.fakes import (
     attention_fake,
     decision_step_fake,
     enumerate_candidates_fake,
+    evaluator_step_fake,
+    green_argmax_fake,
     ladder_step_fake,
     show_evidence_fake,
     topk_softmax_fake,
@@ -172,11 +174,7 @@ evaluator_step = _register(
     "Tensor pending_strength, Tensor pending_capacity, Tensor factor, int k, int transform, float theta, float beta, "
     "int rule, float full, Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
     functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
-    lambda probs, weights, candidates, needs, counts, pending, pending_strength, pending_capacity, *rest, **extra: (
-        torch.empty_like(pending_capacity),
-        torch.empty_like(pending_strength),
-        torch.empty_like(counts),
-    ),
+    evaluator_step_fake,
     triton="evaluator_step",
 )
 
@@ -185,10 +183,7 @@ green_argmax = _register(
     "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
     "-> (Tensor, Tensor)",
     green_argmax_ref,
-    lambda scores, context, key, threshold, selfhash, wanted=None: (
-        context.new_empty((scores.shape[0],)),
-        scores.new_empty((scores.shape[0],), dtype=torch.float32),
-    ),
+    green_argmax_fake,
     triton="green_argmax",
 )
 race_values = _register(

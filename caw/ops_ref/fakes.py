@@ -60,3 +60,17 @@ def show_evidence_fake(
 ) -> tuple[torch.Tensor, ...]:
     values = tokens.new_empty(tokens.shape, dtype=torch.float64)
     return values, tokens.new_empty((*tokens.shape, seen.shape[2])), torch.empty_like(values, dtype=torch.bool)
+
+
+def evaluator_step_fake(
+    probs: Any, weights: Any, candidates: Any, needs: Any, counts: torch.Tensor, pending: torch.Tensor,
+    pending_strength: torch.Tensor, pending_capacity: torch.Tensor, *rest: Any, **extra: Any,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    return torch.empty_like(pending_capacity), torch.empty_like(pending_strength), torch.empty_like(counts)
+
+
+def green_argmax_fake(
+    scores: torch.Tensor, context: torch.Tensor, key: Any, threshold: Any, selfhash: Any, wanted: Any = None
+) -> tuple[torch.Tensor, ...]:
+    rows = scores.shape[0]
+    return context.new_empty((rows,)), scores.new_empty((rows,), dtype=torch.float32)
