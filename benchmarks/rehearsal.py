@@ -63,7 +63,7 @@ def as_on_a_gpu(clock: Launches) -> Any:
     from caw import _ext, ops
     from caw.cost import timing
     from caw.decoding import plan
-    from caw.decoding.forward import fused_layers
+    from caw.decoding.forward import fused_layers, fused_stack
 
     compiled = torch.compile
     torch.compile = lambda f=None, **options: compiled(f, **{**options, "backend": "eager"})  # minutes otherwise
@@ -77,6 +77,7 @@ def as_on_a_gpu(clock: Launches) -> Any:
         module.launch = clock.counted(module.launch)
     _ext.WHY_MISSING = "a GPU has no use for the CPU's layers"
     fused_layers.on_gpu = lambda tensor: True
+    fused_stack._alike = lambda body, layers: False  # all layers as one operator are a CPU's
     real = plan.will_capture
     plan.will_capture = lambda *args: real(*args[:-1], True if args[-1] is None and args[-2] else args[-1])
     timing.clock_for = lambda device, threads: ("kernel launches, no time: a rehearsal", clock)
