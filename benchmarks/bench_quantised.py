@@ -4,11 +4,12 @@
         [--prefix 128] [--tokens 64] [--rounds 5] [--threads 2] [--bfloat16] [--clock wall] [--out r.json]
 
 Sides: llama.cpp (the package xllamacpp, one slot a sequence; left out with --without-llama), this library
-unwatermarked and with KGW under CAW, and with --bfloat16 the dequantised model. They take turns. A step's time is
-that of T tokens less that of T / 2 tokens, so that prefill cancels out. Ratios are llama.cpp's time over each side's,
-or, without llama.cpp, plain's. The floor is the bytes that a step reads over the bandwidth of a sum over as many
-bytes. Our plain tokens are first checked against transformers.generate on the same weights. Wall time: run it on an
-idle machine. `--clock cpu --threads 1` counts the process's own time instead, which a busy machine disturbs less.
+unwatermarked and with KGW under CAW, and with --bfloat16 the dequantised model, both ways. They take turns. A step's
+time is that of T tokens less that of T / 2 tokens, so that prefill cancels out; `--tokens 1` times reading the prompt.
+Ratios are llama.cpp's time over each side's, or, without llama.cpp, plain's. The floor is the bytes that a step reads
+over the bandwidth of a sum over as many bytes. Our plain tokens are first checked against transformers.generate on the
+same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` counts the process's own time instead,
+which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def measure(calls: dict[str, Side], tokens: int, rounds: int, clock: str) -> dic
     half, times = tokens // 2, {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            whole, part = (seconds(lambda call=call, n=n: call(n), clock) for n in (tokens, half))
-            times[name].append((whole - part) / (tokens - half))
+            lengths = (tokens, half) if half else (tokens,)
+            whole, *part = (seconds(lambda call=call, n=n: call(n), clock) for n in lengths)
+            times[name].append((whole - sum(part)) / (tokens - half))
     return times
 
 
@@ -143,6 +145,7 @@ def main() -> None:
         calls["kgw+caw"] = ours(model, tokenizer, rows, **marking)
         if wide is not None:
             calls["bfloat16"] = ours(wide, tokenizer, rows)
+            calls["bfloat16 kgw+caw"] = ours(wide, tokenizer, rows, **marking)
         check(model, calls["plain"], rows, arguments.tokens)
         times = measure(calls, arguments.tokens, arguments.rounds, arguments.clock)
         baseline = next(iter(calls))

@@ -302,11 +302,9 @@ generator_words = _register(
 # small_linear: x [M, K] times weight [O, K] transposed, plus bias; float32 sums. Made for the few rows of a step; a row
 # has the same bits however many there are
 small_linear = _register(
-    "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor",
-    small_linear_ref,
-    lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])),
-    triton="small_linear",
-)
+    "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", small_linear_ref,
+    lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])), triton="small_linear",
+)  # fmt: skip
 
 # weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantised.h
 # pack_blocks: uint8 [O, bytes of a row] of ggml's type `type` -> uint8 [N], what products read, or into `out`; `fast`
@@ -314,22 +312,21 @@ small_linear = _register(
 # unpack_rows: rows of it dequantised, float32 [len(rows), K], as the gguf package does, bit for bit
 # quantised_linear: float32 x [M, K] times it transposed, plus bias; a row has the same bits whatever rows are beside it
 pack_blocks = _register(
-    "pack_blocks(Tensor blocks, int type, bool fast=False) -> Tensor",
-    None,
+    "pack_blocks(Tensor blocks, int type, bool fast=False) -> Tensor", None,
     lambda blocks, type, fast=False: blocks.new_empty((packed_bytes(blocks.shape[0], blocks.shape[1], type),)),
-)
-_pack_into = "pack_blocks_into(Tensor blocks, int type, bool fast, Tensor(a!) out) -> ()"
-pack_blocks_into = _register(_pack_into, None, lambda blocks, type, fast, out: None)
+)  # fmt: skip
+pack_blocks_into = _register(
+    "pack_blocks_into(Tensor blocks, int type, bool fast, Tensor(a!) out) -> ()", None,
+    lambda blocks, type, fast, out: None,
+)  # fmt: skip
 unpack_rows = _register(
-    "unpack_rows(Tensor packed, Tensor rows, int size) -> Tensor",
-    None,
+    "unpack_rows(Tensor packed, Tensor rows, int size) -> Tensor", None,
     lambda packed, rows, size: packed.new_empty((rows.shape[0], size), dtype=torch.float32),
-)
+)  # fmt: skip
 quantised_linear = _register(
-    "quantised_linear(Tensor x, Tensor packed, int outputs, Tensor? bias=None) -> Tensor",
-    None,
+    "quantised_linear(Tensor x, Tensor packed, int outputs, Tensor? bias=None) -> Tensor", None,
     lambda x, packed, outputs, bias=None: x.new_empty((x.shape[0], outputs)),
-)
+)  # fmt: skip
 
 # decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch
 decoder_layer = _register(

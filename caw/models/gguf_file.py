@@ -5,6 +5,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 from collections.abc import Callable
@@ -25,6 +26,7 @@ PLAIN: dict[int, np.dtype[Any]] = {
 }  # F32, F16 and the upper halves of BF16
 BFLOAT16 = 30
 MOST_DIMENSIONS, MOST_DEPTH = 4, 4
+MOST_NAME, MOST_KEY = 64, 65535  # bytes, by the format
 # architectures whose layers are known to products with blocks; a file calls Mistral's "llama"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -65,7 +67,9 @@ class GGUFFile:
         tensors, settings = struct.unpack("<QQ", self._take(16))
         self.settings: dict[str, Any] = {}
         for _ in range(settings):
-            name = self._text()
+            name = self._text(MOST_KEY)
+            if name in self.settings:
+                raise self._broken(f"two settings {name[:MOST_NAME]!r}")  # others may take the other one
             self.settings[name] = self._value(struct.unpack("<I", self._take(4))[0], 0)
         found = [self._tensor() for _ in range(tensors)]
         alignment = self.settings.get("general.alignment", 32)
@@ -75,6 +79,21 @@ class GGUFFile:
         self.tensors = {info.name: self._placed(info, start, alignment) for info in found}
         if len(self.tensors) != len(found):
             raise self._broken("two tensors of one name")
+        self._require_apart()
+
+    @property
+    def architecture(self) -> str:
+        """What the file says it is; empty if it says nothing."""
+        found = self.settings.get("general.architecture")
+        return found if isinstance(found, str) else ""
+
+    def why_not_blocks(self) -> str:
+        """Why its blocks cannot be computed with as they are; empty if they can."""
+        if self.architecture not in FAMILIES:
+            return f"its architecture is {self.architecture!r}, known are {', '.join(FAMILIES)}"
+        kinds = {info.kind: info.name for info in self.tensors.values()}
+        unknown = [f"type {kind} of {name}" for kind, name in sorted(kinds.items()) if not known_type(kind)]
+        return f"it holds blocks that are not known here, ggml's {', '.join(unknown)}" if unknown else ""
 
     def array(self, info: TensorInfo) -> np.ndarray:
         """A tensor's bytes, a view of the file, to be read only: uint8 [outputs, bytes of a row]."""
@@ -103,8 +122,21 @@ class GGUFFile:
         self._at += count
         return bytes(self._data[self._at - count : self._at])
 
-    def _text(self) -> str:
-        return self._take(struct.unpack("<Q", self._take(8))[0]).decode("utf-8", errors="replace")
+    def _require_apart(self) -> None:
+        """Refuse tensors that share bytes."""
+        placed = sorted(self.tensors.values(), key=lambda info: info.offset)
+        for one, following in itertools.pairwise(placed):
+            if one.offset + one.bytes > following.offset:
+                raise self._broken(f"{one.name!r} and {following.name!r} in the same place")
+
+    def _text(self, most: int | None = None) -> str:
+        (length,) = struct.unpack("<Q", self._take(8))
+        if most is not None and length > most:
+            raise self._broken(f"a name of {length} bytes")
+        try:
+            return self._take(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._broken("a text that is not UTF-8") from None
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in NUMBERS:
@@ -134,7 +166,7 @@ class GGUFFile:
         raise self._broken("its end inside a list of texts")
 
     def _tensor(self) -> TensorInfo:
-        name = self._text()
+        name = self._text(MOST_NAME)
         (count,) = struct.unpack("<I", self._take(4))
         if not 1 <= count <= MOST_DIMENSIONS:
             raise self._broken(f"{count} dimensions of {name!r}")

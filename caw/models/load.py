@@ -10,7 +10,7 @@ from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
 from caw.models.gguf import cache_folder, dequantised, require_gguf_packages
 from caw.models.messages import one_sentence, quiet
-from caw.models.quantised_choice import FILE_WEIGHTS, check_quantised
+from caw.models.quantised_choice import FILE_WEIGHTS, check_quantised, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
 
 if TYPE_CHECKING:  # takes seconds to import, so functions import it
@@ -30,21 +30,25 @@ def load_model(
         device: "cpu", "cuda", ...; None = CUDA if there is one.
         dtype: "auto" (bfloat16 on a GPU and on CPUs with AVX512-BF16 or AMX, else float32), "float32", "bfloat16",
             "float16" or a torch.dtype.
-        weights: None = numbers of that dtype. "file": the 4-bit and 8-bit blocks of a .gguf file as they are, on a CPU,
-            which give what its dequantised float32 model gives. "file-fast": the same, products rounding their inputs
-            to 8 bits. "int8", "int4": any other model on a CPU, its matrices rounded to blocks of 32 while it loads.
+        weights: None = numbers of that dtype, but "file" for a .gguf file on a CPU where "auto" would be float32.
+            "file": the 4-bit and 8-bit blocks of a .gguf file as they are, on a CPU, which give what its dequantised
+            float32 model gives. "file-fast": the same, products rounding their inputs to 8 bits. "int8", "int4": any
+            other model on a CPU, its matrices rounded to blocks of 32 while it loads.
 
     Returns:
         (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
 
     Raises FileNotFoundError, ValueError or OSError in one sentence. What takes long to make out of a .gguf file is
-    cached (`CAW_CACHE`, default ~/.cache/caw): the tokenizer, and the numbers of one that is dequantised.
+    cached (`CAW_CACHE`, default ~/.cache/caw): the tokenizer, and the numbers of one that is dequantised. Warns
+    where a .gguf file is dequantised because its blocks cannot be computed with.
     """
     require_name(name)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     device = resolve_device(device)
     source = file_or_folder(name)
+    if weights is None:
+        weights = usual_weights(source, device, dtype)
     if weights is not None:
         return _load_quantised(name, source, device, dtype, weights)
     dtype = resolve_dtype(dtype, device)

@@ -45,7 +45,12 @@ def quantised_model(file: GGUFFile, config: Any, fast: bool = False) -> Any:
     from transformers import AutoModelForCausalLM
 
     require_family(config.model_type, file.path)
-    # settings that lie show here: no heads, sizes beyond all numbers
+    layers = config.num_hidden_layers
+    if not isinstance(layers, int) or not 0 < layers <= len(file.tensors):
+        raise ValueError(
+            f"expected tensors of {layers} layers in {file.path}, found {len(file.tensors)}; download it again"
+        )
+    # other settings that lie show here: no heads, sizes beyond all numbers
     with one_sentence(file.path), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _Filler(file, config, fast).fill(model)
@@ -68,7 +73,7 @@ class _Filler:
     def __init__(self, file: GGUFFile, config: Any, fast: bool) -> None:
         self.file, self.fast = file, fast
         # llama.cpp keeps the two halves of Llama's rotary dimensions in turns
-        turned = file.settings.get("general.architecture") == "llama"
+        turned = file.architecture == "llama"
         heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
         self.heads = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads or heads} if turned else {}
         self._packed: dict[str, torch.Tensor] = {}
