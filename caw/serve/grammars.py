@@ -73,26 +73,26 @@ class Grammars:
     def compiled(self, schema: Any, *, compact: bool = False) -> Callable[[], Grammar]:
         """What makes a grammar for a text of this schema; ApiError for one that cannot be kept to.
 
-        compact: without spaces and line breaks between parts, so that it is known where they begin.
+        compact: without spaces and line breaks between parts, so that it is known where they begin: for calls.
         """
-        text = json.dumps(OBJECT if schema is None else schema)
+        text, where = json.dumps(OBJECT if schema is None else schema), "tools" if compact else "response_format"
         if len(text) > MAX_SCHEMA:
             said = f"a schema may have {MAX_SCHEMA} letters, got {len(text)}; simplify it"
-            raise ApiError(BAD, said, parameter="response_format")
+            raise ApiError(BAD, said, parameter=where)
         try:
             grammar = self.matcher.grammar_from_json_schema(text, overrides=COMPACT if compact else RULES)
         except ValueError as error:
-            raise _refused(str(error)) from None
+            raise _refused(str(error), where) from None
         # made here, which may take a second, and copied by the thread that decodes
         first = self.matcher(self.tokenizer, grammar, log_level=0, limits=self.limits)
         if first.is_error():
-            raise _refused(first.get_error())
+            raise _refused(first.get_error(), where)
         return lambda: Grammar(first.deep_copy(), self.vocab_size)
 
 
-def _refused(reason: str) -> ApiError:
+def _refused(reason: str, where: str) -> ApiError:
     said = f"the schema cannot be kept to: {(reason.splitlines() or [''])[0][:200]!a}; change it"
-    return ApiError(BAD, said, parameter="response_format")
+    return ApiError(BAD, said, parameter=where)
 
 
 class RowMasks:

@@ -114,7 +114,7 @@ def test_without_a_call_asked_for_tools_change_nothing(served: Running) -> None:
         ({"tools": [tool("a b")]}, "tools", "pattern"), ({"tools": [{"type": "custom"}]}, "tools", "function"),
         ({"tool_choice": named("look"), "stop": "x"}, "stop", "a call ends by itself"),
         ({"tool_choice": named("look"), "response_format": {"type": "json_object"}}, "response_format", "got both"),
-        ({"tools": [tool("look", {"not": {}})], "tool_choice": named("look")}, "response_format", "cannot be kept to"),
+        ({"tools": [tool("look", {"not": {}})], "tool_choice": named("look")}, "tools", "cannot be kept to"),
     ],
 )  # fmt: skip
 def test_what_is_not_served_is_refused(served: Running, change: Any, parameter: str, said: str) -> None:
