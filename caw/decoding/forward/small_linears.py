@@ -34,13 +34,13 @@ class SmallLinears(Installed):
     [out, in] stands beside it for as long as this object lives; a GPU's memory has no room for one.
     """
 
-    def __init__(self, model: Any, *, enabled: bool) -> None:
+    def __init__(self, model: Any, *, enabled: bool, stacks: bool = True) -> None:
         super().__init__([])
         if enabled:
             layers = [m for m in model.modules() if type(m) in _FORWARDS and "forward" not in m.__dict__]
             layers = [m for m in layers if dtypes_on(m.weight) and (type(m) is Linear or m.weight.is_cpu)]
             forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
-            self.forwards = with_stacks(model, forwards)
+            self.forwards = with_stacks(model, forwards) if stacks else forwards
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
 
     @classmethod
@@ -48,8 +48,9 @@ class SmallLinears(Installed):
         """Those made for this model before, as long as they would be the same now.
 
         torch.compile's code holds only as long as the functions that it was made from, and making it takes a minute.
+        It takes layers, but no stack of them, which looks at all their parts.
         """
-        now, before = cls(model, enabled=enabled), _kept.get(model)
+        now, before = cls(model, enabled=enabled, stacks=False), _kept.get(model)
         if before is None or not before._same(now):
             before = _kept[model] = now
         for _, forward in before.forwards:
