@@ -108,11 +108,11 @@ class FusedStep(FixedStep):
         can be chosen without waiting.
         """
         network, table, given, policy = [], None, None, self.policy
-        k, transform, classes, theta, beta = 1, 0, 0, 0.0, 0.0
+        k, transform, classes, scale = 1, 0, 0, [0.0, 0.0]
         rule, full = ("reweight", 0.0) if self.watermark is None else (self.watermark.rule, self.watermark.full)
         if window:
             assert self.evaluator is not None and isinstance(policy, CapacityPolicy)
-            spec, network, theta, beta = self.evaluator.spec, self.evaluator.weights(), policy.theta, policy.beta
+            spec, network, scale = self.evaluator.spec, self.evaluator.weights(), [policy.theta, policy.beta]
             k, transform, classes = spec.k, TRANSFORMS.index(spec.transform), spec.classes
             table = self.evaluator.token_class if classes else None
         elif self.watermark is not None:
@@ -123,7 +123,7 @@ class FusedStep(FixedStep):
             [r.probs for r in window], [r.ids for r in window], network, table, *rungs[:3], state.pending,
             state.pending_strength, state.pending_capacity, state.factors, given, state.current.logsumexp,
             state.padded_tokens, state.counts, state.budgets, state.rows.ends, state.active, ring.integers, ring.floats,
-            ring.cursor, width, state.window, k, transform, classes, float(theta), float(beta), RULES.index(rule), full,
+            ring.cursor, width, state.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
         )  # fmt: skip
         ring.forwarded = width if window else 1
         seen = rungs.candidates, shown, strength, capacity
