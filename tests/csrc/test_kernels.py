@@ -122,6 +122,17 @@ def test_sibling_attention(shape: tuple[int, ...], extra: str, dtype: torch.dtyp
         assert int((got != expected).sum()) <= 2 + 0.02 * got.numel()
 
 
+@pytest.mark.parametrize("dim", [1, 3, 4, 8, 12, 20])
+def test_attention_reads_nothing_that_the_call_before_left(dim: int) -> None:
+    """Narrow heads are widened into memory that is used again; with short vectors its end kept NaN of wider ones."""
+    wide = torch.full((1, 1, 70, 32), torch.nan, dtype=torch.bfloat16)
+    ops.sibling_attention(*[wide[:, :, :1]] + [wide] * 2 + [wide[:, :, :1]] * 2, torch.tensor([70]), 1.0)
+    q, own = torch.randn(2, 1, 1, 3, dim).bfloat16().unbind()
+    cache = torch.randn(2, 1, 1, 70, dim).bfloat16()
+    arguments = q, cache[0], cache[1], own, own, torch.tensor([70]), dim**-0.5
+    assert_close(ops.sibling_attention(*arguments), sibling_attention_ref(*arguments), "attention/bfloat16")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_packed_attention_is_the_rectangle_of_those_rows(extra: str, dtype: torch.dtype) -> None:
