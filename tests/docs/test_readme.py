@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import lzma
 import re
 from pathlib import Path
 from typing import Any
@@ -86,15 +87,29 @@ def test_every_command_is_named() -> None:
         assert path == ["caw", "demo"] or path[-1] in named, path
 
 
-def test_detection_of_the_demo_models_texts() -> None:
+def test_marks_in_the_demo_models_texts() -> None:
     plain, kgw, caw = results("detection.json")["rows"]
     assert {row["texts"] for row in (plain, kgw, caw)} == {24}
-    found, changed = list(measured().items())[:2]
-    assert found[1] == f"KGW {kgw['found']}, CAW {caw['found']}, unmarked {plain['found']}"
+    [(what, figures)] = [item for item in measured().items() if "surprise" in item[0]]
     said = "; ".join(
         f"{name} {row['changed']:.1%}, {row['surprise']:.2f}" for name, row in (("KGW", kgw), ("CAW", caw))
     )
-    assert changed[1] == said.replace("%", " %") and f"unmarked {plain['surprise']:.2f}" in changed[0]
+    assert figures == said.replace("%", " %") and f"unmarked {plain['surprise']:.2f}" in what
+
+
+def test_everyday_texts() -> None:
+    shares = {}
+    for name in ("qwen05", "smollm2"):
+        cells = json.loads(lzma.decompress((RESULTS / f"everyday_{name}.json.xz").read_bytes()))["cells"].values()
+        p = {(cell["manifest"]["policy"] or "none"): cell["p"]["none"] for cell in cells}
+        assert len(p["found"]) == len(p["none"]) == 100
+        shares[name] = {policy: sum(value <= 0.001 for value in p[policy]) / 100 for policy in ("found", "none")}
+    [(what, said)] = [item for item in measured().items() if "everyday" in item[0]]
+    assert said == ", ".join(
+        f"{model} {short(shares[name]['found'], 2)}"
+        for model, name in (("Qwen2.5-Coder-0.5B", "qwen05"), ("demo model", "smollm2"))
+    )
+    assert {found["none"] for found in shares.values()} == {0} and "unmarked 0, 0" in what
 
 
 def test_maths_under_five_keys() -> None:
@@ -142,10 +157,17 @@ def test_false_alarms() -> None:
     assert f"{found['texts']:,} unmarked texts, {len(keys)} keys, {len(marks)} watermarks" in what
 
 
-def test_the_evaluator() -> None:
-    judged = json.loads((ROOT / "caw" / "evaluator" / "weights" / "smollm2-135m.json").read_text())["metrics"]
-    caw, entropy = (judged["evaluators"][name]["auroc"] for name in ("capacity", "entropy"))
-    assert f"CAW {short(caw)}, entropy {short(entropy)}" in measured().values()
+def test_drafts() -> None:
+    faster = {
+        row["prompts"]: row["speed_over_plain"]
+        for row in results("drafts.json")["rows"]
+        if row["model"] == "smollm2-135m" and row["variant"] == "KGW, CAW + drafts" and row["batch"] == 1
+    }
+    said = ", ".join(
+        f"{name} {faster[prompts]:.1f}"
+        for name, prompts in (("maths", "GSM8K"), ("rewriting", "rewriting"), ("chat", "chat"))
+    )
+    assert f"{said} times" in measured().values()
 
 
 def test_times() -> None:
