@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-NAME = r"\w+(?: \[[^\]]*\])?"  # with its shape, where it stands there
+TYPE = r"(?: (?:u?int\d+|b?float\d+|bool))?"
+NAME = rf"\w+{TYPE}(?: \[[^\]]*\])?"  # with its type and shape, where they stand there
 NAMES = re.compile(rf"^( *)({NAME}(?:, {NAME})*): (.*)$")
 FIELDS = re.compile(rf"^({NAME}(?:, {NAME})*): ")
 BESIDE = re.compile(rf"([.;]) ({NAME}(?:, {NAME})*): ")  # a name after another on one line
