@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from caw.detection.drawing import Stretch, stretches
 from caw.detection.many_keys import KeySearch, KeySearchResult
 from caw.io.unicode import is_unicode
@@ -23,6 +21,7 @@ from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
 from caw.serve.planning import Planned
 from caw.serve.rates import Rates, asker_of
+from caw.serve.strict import Strict
 from caw.watermarks.green_list import GreenList
 
 MAX_LETTERS = 100_000
@@ -35,10 +34,9 @@ EVERYBODY = "everybody"
 MARKED, NONE, SHORT = "marked", "no mark found", "too short"
 
 
-class DetectRequest(BaseModel):
+class DetectRequest(Strict):
     """`/v1/detect`."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
     text: str
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from caw.io.unicode import is_unicode
 from caw.serve.errors import BAD, ApiError
+from caw.serve.strict import Strict
 from caw.serve.tools import Calls, Tool, ToolChoice, calls_of
 
 MAX_STOPS, MAX_STOP_LENGTH = 16, 1024
@@ -44,25 +45,22 @@ NEUTRAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
+class StreamOptions(Strict, extra="ignore"):
     include_usage: bool = False
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Strict):
     """schema: None = any object. strict: accepted whatever it is, because the text always keeps to the schema."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
     name: str | None = Field(default=None, max_length=1024)
     description: str | None = None
     keeps: dict[str, Any] | bool | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Strict):
     """text: anything. json_object: any object. json_schema: what a schema says."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
@@ -72,10 +70,9 @@ class ResponseFormat(BaseModel):
         return self.json_schema.keeps if self.json_schema is not None else None
 
 
-class Sampling(BaseModel):
+class Sampling(Strict, extra="allow"):
     """What both kinds of request have. watermark: this server's own; False asks for unmarked text."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     model: str = Field(max_length=1024)
     max_tokens: Whole | None = Field(default=None, ge=1, le=1 << 24)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
@@ -144,22 +141,19 @@ class CompletionRequest(Sampling):
         return self.logprobs
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class Called(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class Called(Strict):
     name: str = Field(max_length=64)
     arguments: str
 
 
-class ToolCall(BaseModel):
+class ToolCall(Strict):
     """A call in an earlier message, as this server answered it."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
     id: str = Field(max_length=256)
     type: Literal["function"]
     function: Called
@@ -176,8 +170,7 @@ class ToolCall(BaseModel):
         return {"id": self.id, "type": "function", "function": {"name": self.function.name, "arguments": arguments}}
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
+class Message(Strict, extra="allow"):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Parts[TextPart] | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None

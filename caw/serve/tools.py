@@ -12,38 +12,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from caw.serve.errors import BAD, ApiError
+from caw.serve.strict import Strict
 
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}  # parameters of a function without any
 
 
-class Function(BaseModel):
+class Function(Strict):
     """A function that may be called. strict: accepted whatever it is, because calls always keep to the schema."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class Tool(Strict):
     type: Literal["function"]
     function: Function
 
 
-class Named(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class Named(Strict):
     name: str = Field(max_length=64)
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(Strict):
     """The one function that is to be called."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
     type: Literal["function"]
     function: Named
 
