@@ -127,7 +127,7 @@ def serve(
         log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
         log.check()
         serving.tell_open(log)
-        serving.tell_level(kept, found_at)
+        serving.tell_level(found_at)
         from caw.serve.planning import Planned
         from caw.serve.running import server_for
         from caw.serve.service import Service

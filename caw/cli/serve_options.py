@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,21 +108,15 @@ def tell_open(log: ReceiptLog) -> None:
         tell(f"{still} receipts are open: of texts that a server which died was making, or that another makes now")
 
 
-def tell_level(found: Registry | None, level: float | None) -> None:
-    """Say it where texts that are found under their own key are not found among all keys that a detector tries.
+def tell_level(level: float | None) -> None:
+    """Say it where a text may be found before it leaves and not be called marked by the detection of this server.
 
-    level: --found-at. Detection corrects its p-value for the number of keys: a tenant's, or those of the public.
+    level: --found-at.
     """
     from caw.serve.contracts import LEVEL
 
-    if found is None or level is None:
-        return
-    every = found.marking.every()
-    most = max([sum(key.public for key in every), *Counter(key.tenant for key in every).values()], default=0)
-    needed = -math.expm1(math.log1p(-LEVEL) / max(1, most))
-    if level > needed:
-        tell(f"--found-at {level:g} finds a text under one key; among {most} keys detection needs {needed:.2g}, so "
-             "give that or less")  # fmt: skip
+    if level is not None and level > LEVEL:
+        tell(f"--found-at {level:g} is above {LEVEL:g}, at which this server's detection calls a text marked")
 
 
 def watermark_of(found: Registry | None, name: str | None, key: str, options: dict[str, Any]) -> Watermark:

@@ -168,7 +168,7 @@ def of_family(p_values: np.ndarray) -> np.ndarray:
 
 def alone(fpr: float, n: int) -> float:
     """The level that one of n keys has to reach by itself: 1 - (1 - level)^n = fpr."""
-    return float(-np.expm1(np.log1p(-fpr) / n))
+    return fpr if n == 1 else float(-np.expm1(np.log1p(-fpr) / n))
 
 
 def _grouped(watermarks: Sequence[Watermark]) -> tuple[list[_Alike], list[int]]:

@@ -42,12 +42,15 @@ class Directory:
             begun = sa.and_(TABLE.c.tenant == api.tenant, TABLE.c.revoked.is_(None), TABLE.c.not_before <= now)
             going = sa.or_(TABLE.c.not_after.is_(None), TABLE.c.not_after > now)
             opened = {key.about.id: key for key in self._marking.opened(connection, sa.and_(begun, going))}
-        marks = current([key.about for key in opened.values()], now)
+            marks = current([key.about for key in opened.values()], now)
+            families = [TABLE.c.tenant == api.tenant]
+            families += [TABLE.c.public.is_(True)] if marks is not None and marks.public else []
+            tried = max(_count(connection, sa.and_(family, TABLE.c.not_before <= now)) for family in families)
         if marks is None:
             raise ValueError(
                 f"tenant {api.tenant} must have a key that marks now, found none; make one with `caw keys create`"
             )
-        return Tenant(api.tenant, opened[marks.id].mark, _rules(rules), api.may_opt_out)
+        return Tenant(api.tenant, opened[marks.id].mark, _rules(rules), api.may_opt_out, tried)
 
     def detection_keys(self, tenant: Tenant | None) -> Sequence[MarkKey]:
         """See `KeyDirectory`: the tenant's keys, or the public ones, revoked ones too, the current first."""
@@ -65,6 +68,11 @@ class Directory:
         begun = [key for key in keys if key.about.not_before <= now]
         begun.sort(key=lambda key: (not key.about.marks_at(now), -key.about.not_before.timestamp()))
         return [key.mark for key in begun]
+
+
+def _count(connection: sa.Connection, where: sa.ColumnElement[bool]) -> int:
+    """Of marking keys."""
+    return int(connection.execute(sa.select(sa.func.count()).select_from(TABLE).where(where)).scalar_one())
 
 
 def _rules(stored: Any) -> MarkRules | None:

@@ -32,11 +32,11 @@ class MarkKey:
 class MarkRules:
     """What of a tenant's texts is marked; by default all of it.
 
-    found_at: p-value at which finished texts are tested, None = no test; those that are not sent while they are made
-    are made again, more strongly, where they are not found. strict: no text leaves that is not found, so that none is
-    sent while it is made. strength_factor: of the policy's strength. exempt_below: requests whose greatest number of
-    new tokens is smaller are not marked. exempt_json, exempt_tools, exempt_thinking: whether answers in JSON mode, tool
-    calls and thinking sections are left unmarked.
+    found_at: p-value at which finished texts are tested, over all keys that detection tries, None = no test; those that
+    are not sent while they are made are made again, more strongly, where they are not found. strict: no text leaves
+    that is not found, so that none is sent while it is made. strength_factor: of the policy's strength. exempt_below:
+    requests whose greatest number of new tokens is smaller are not marked. exempt_json, exempt_tools, exempt_thinking:
+    whether answers in JSON mode, tool calls and thinking sections are left unmarked.
 
     Raises TypeError or ValueError naming the rule.
     """
@@ -67,12 +67,18 @@ class Tenant:
     """Who asks, and how their texts are marked.
 
     key: the one that marks now. rules: None = the server's. may_opt_out: whether a request may ask for no mark.
+    tried: how many keys a detection of its texts tries now: its own, or all public ones where key is public, whichever
+    are more.
     """
 
     id: str
     key: MarkKey
     rules: MarkRules | None = None
     may_opt_out: bool = False
+    tried: int = 1
+
+    def __post_init__(self) -> None:
+        require_int("tried", self.tried, 1, 1 << 32)
 
 
 class KeyDirectory(Protocol):
@@ -97,7 +103,9 @@ class Begun:
 
     id: of the receipt, a random UUID. request: id that the client gets. choice: number of the text in its request.
     key_id: of the key that marks, "" where nothing does. unmarked: why nothing marks, "" where something does.
-    watermark, policy: with their numbers. found_at: p-value that the text is to reach, None = no test. time: Unix, s.
+    watermark, policy: with their numbers. found_at: p-value that the text is to reach under its key, None = no test.
+    keys: how many a detection of the text tried then; over all of them found_at makes 1 - (1 - found_at)^keys.
+    time: Unix, s.
     """
 
     id: str
@@ -111,6 +119,7 @@ class Begun:
     unmarked: str
     found_at: float | None
     time: float
+    keys: int = 1
 
 
 @dataclass(frozen=True)
@@ -118,11 +127,11 @@ class Closed:
     """What is known of a text once all of it has been decided, before the client learns that it is complete.
 
     ending: "cancelled" where the client left, "failed" where the server gave up; then the rest is of what was sent.
-    finish_reason: the client's; "" where there is none. p_value, found: what the test said, None without one; reason:
-    why it was not found. attempts: how often the text was made. tokens: new ones. digest: SHA-256 of the text's UTF-8,
-    in hex. time: Unix, s. tested: all of the test, as `caw.generate` tells it of its own texts
-    (`caw.found.receipts.Receipt.as_dict`), so that `caw detect --receipt` can repeat it; None without a test of the
-    text that was sent.
+    finish_reason: the client's; "" where there is none. p_value: that the text reaches under its key, None where
+    nothing marked it or nothing was sent. found: what the test said, None without one; reason: why it was not found.
+    attempts: how often the text was made. tokens: new ones. digest: SHA-256 of the text's UTF-8, in hex. time: Unix, s.
+    tested: all of the test, as `caw.generate` tells it of its own texts (`caw.found.receipts.Receipt.as_dict`), so that
+    `caw detect --receipt` can repeat it; None without a test of the text that was sent.
     """
 
     ending: Ending

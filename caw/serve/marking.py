@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from caw.detection.many_keys import alone
 from caw.policies import Policy
 from caw.policies.target import read_target
-from caw.serve.contracts import MarkRules, Tenant
+from caw.serve.contracts import Tenant
 from caw.serve.errors import FORBIDDEN, ApiError
 from caw.serve.settings import ServerSettings
 
@@ -21,8 +22,8 @@ class Marking:
 
     key_id: of the key that marks, "" where nothing does. unmarked: why not, "" where something does. factor: of the
     policy's strength, 0 where nothing marks. margin: added to the z that the policy's target takes.
-    found_at: p-value that the finished texts are tested at, None = no test. strict: whether no other text may leave.
-    thinks: whether thinking sections are left unmarked.
+    found_at: p-value that the finished texts are tested at under their key, None = no test. strict: whether no other
+    text may leave. thinks: whether thinking sections are left unmarked.
     """
 
     key_id: str
@@ -50,6 +51,9 @@ def marking_of(
 ) -> Marking:
     """What is done for a request.
 
+    The level of the tenant's rules is one over all keys that detection tries; what a text has to reach under its own is
+    so much less.
+
     max_tokens: the most new tokens of each text. wants: what the client says, None = nothing. json: whether the texts
     are made in JSON mode. tools: whether they are calls.
 
@@ -72,21 +76,22 @@ def marking_of(
         return Marking("", TOOLS, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
         raise ApiError(500, "the marks asked for this API key are stronger than this server's; ask its operator")
+    level = None if rules.found_at is None else alone(rules.found_at, tenant.tried)
     return Marking(
         tenant.key.id,
         "",
         rules.strength_factor,
-        _margin(rules, policy),
-        rules.found_at,
+        _margin(level, policy),
+        level,
         rules.strict,
         rules.exempt_thinking
         and not (json or tools),  # JSON begins at once, in whatever section the template has opened
     )
 
 
-def _margin(rules: MarkRules, policy: Policy) -> float:
+def _margin(level: float | None, policy: Policy) -> float:
     """What a level stricter than the policy's target adds to the z at which marks rest."""
     target = read_target(policy.target)
-    if target is None or rules.found_at is None:
+    if target is None or level is None:
         return 0.0
-    return max(0.0, -NormalDist().inv_cdf(rules.found_at) - target.quantile)
+    return max(0.0, -NormalDist().inv_cdf(level) - target.quantile)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caw.found.receipts import text_digest
@@ -31,13 +31,15 @@ Threaded = Callable[..., Awaitable[Any]]  # runs a function that may wait in ano
 class TextOrder:
     """One text of a request: what it is made by, its receipt, what was sent of it.
 
-    tokens: how many came. letters: of those whose log-probabilities were told. closing: of its receipt, once begun.
+    reached: the p-value of what was sent, None where nothing marks it. tokens: how many came. letters: of those whose
+    log-probabilities were told. closing: of its receipt, once begun.
     """
 
     job: Job
     begun: Begun
     handle: ReceiptHandle
     unfolding: Unfolding
+    reached: Callable[[str], float] | None = None
     tokens: int = 0
     letters: int = 0
     done: Done | None = None
@@ -159,7 +161,7 @@ class Order:
         """
         if text.closing is None:
             closed = self._closed(text, ending, finish)
-            text.closing = asyncio.ensure_future(self.threaded(text.handle.close, closed))
+            text.closing = asyncio.ensure_future(self.threaded(_write, text, closed, text.unfolding.sent))
         await asyncio.shield(text.closing)
 
     def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
@@ -183,3 +185,10 @@ class Order:
             except Exception:
                 LOG.exception("a receipt could not be closed")
         self.register.discard(self)
+
+
+def _write(text: TextOrder, closed: Closed, sent: str) -> None:
+    """Close a receipt, with the p-value of what was sent where no test has said it."""
+    if closed.p_value is None and text.reached is not None and sent:
+        closed = replace(closed, p_value=text.reached(sent))
+    text.handle.close(closed)

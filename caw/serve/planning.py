@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 from typing import Any
 
@@ -19,12 +20,14 @@ from caw.found.selection import weakest
 from caw.found.trial import Trial, check_markable
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
-from caw.serve.contracts import MarkKey
+from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import ApiError
 from caw.serve.settings import ServerSettings
 from caw.settings import Settings
 from caw.watermarks import Watermark
 from caw.watermarks.registry import reads_alike, watermark_from
+
+KEPT = 64  # levels whose tests are kept ready: one for each level of a tenant and number of its keys
 
 
 class Planned:
@@ -62,7 +65,7 @@ class Planned:
         self.policy = policy if level is None else steered(policy, Detector(tokenizer, self.watermark, level))
         self.factor = min(settings.max_factor, greatest_factor(self.watermark, self.policy))
         self.plan = self._plan(max_memory, compile)
-        self._trials: dict[float, Trial] = {}
+        self._trial = functools.lru_cache(KEPT)(self._made_trial)
 
     def _plan(self, max_memory: str | None, compile: bool) -> Plan:
         limits = RowLimits(
@@ -90,12 +93,17 @@ class Planned:
 
     def attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
         """How a text is tested at a level, and made again unless `once`."""
-        if level not in self._trials:
-            self._trials[level] = Trial(Detector(self.tokenizer, self.watermark, level))
         most = 1 if once else self.settings.max_attempts
         settings = Settings(max_new_tokens=request.row.max_new_tokens, found_at=level, max_attempts=most)
         tries = [self._within(effort, request.row.strength_factor) for effort in self._efforts(settings)]
-        return FoundTexts([request], self._trials[level], tries, weakest, stops, settings, self.policy)
+        return FoundTexts([request], self._trial(level), tries, weakest, stops, settings, self.policy)
+
+    def p_value(self, text: str, key: Key) -> float:
+        """Of a text under the key that marked it; safe to use from several threads."""
+        return float(self._trial(LEVEL)(text, key).result.p_value)
+
+    def _made_trial(self, level: float) -> Trial:
+        return Trial(Detector(self.tokenizer, self.watermark, level))
 
     def _efforts(self, settings: Settings) -> list[Effort]:
         return efforts(self.watermark, self.policy, settings)

@@ -191,7 +191,7 @@ class Service:
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
             model=self.settings.name, watermark=self.watermark,
             policy=self.policy + ("; thinking sections unmarked" if marking.thinks else ""), unmarked=marking.unmarked,
-            found_at=marking.found_at, time=time.time(),
+            found_at=marking.found_at, time=time.time(), keys=tenant.tried,
         )  # fmt: skip
         try:
             handle = self.receipts.begin(begun)
@@ -201,7 +201,8 @@ class Service:
         by_template = request.ids if isinstance(asked, ChatRequest) else ()
         thinking = partial(Thinking, self.planned.tokenizer, by_template) if marking.thinks else None
         job = Job(request, stops, not buffered, partial(_heard, order, choice), tested, thinking, tenant=tenant.id)
-        return TextOrder(job, begun, handle, Unfolding(stops))
+        reached = partial(self.planned.p_value, key=tenant.key.key) if marking.marked else None
+        return TextOrder(job, begun, handle, Unfolding(stops), reached)
 
     def _attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
         return self.planned.attempts(request, stops, level, once=once)

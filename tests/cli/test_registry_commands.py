@@ -150,8 +150,8 @@ def test_a_server_marks_with_what_its_keys_say(caw: Any) -> None:
     caw("keys", "create", "acme", "--watermark", "exp", "--top-k-exp", "3")
     caw("keys", "create", "acme", "--from", "2090-01-01")
     serve = ("serve", "--model", "no-such-model", "--registry", caw.url)
-    asked = [caw(*serve, "--policy", "fixed", "--found-at", level).stderr for level in ("5.1e-4", "5.0e-4")]
-    assert "among 2 keys detection needs 0.0005, so give that or less" in asked[0] and "among" not in asked[1]
+    asked = [caw(*serve, "--policy", "fixed", "--found-at", level).stderr for level in ("2e-3", "1e-3")]
+    assert "--found-at 0.002 is above 0.001" in asked[0] and "above" not in asked[1]
     said = caw(*serve, "--policy", "fixed").stderr
     assert "marking with exp (top_k 3)" in said and "will mark with KGW(" in said and "from 2090-01-01" in said
     assert (

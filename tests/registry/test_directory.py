@@ -62,6 +62,33 @@ def test_old_and_revoked_keys_are_still_read_the_current_first(registry: Registr
     assert registry.directory.detection_keys(tenant)[0].id == waiting.id
 
 
+def test_a_tenant_knows_how_many_keys_a_detection_tries(registry: Registry, clock: Clock) -> None:
+    """As many as it gets: its own, revoked ones too, or all public ones where its own is public."""
+    registry.marking.create("acme", key=1)
+    _, token = registry.api.create("acme")
+
+    def tried() -> tuple[int, int]:
+        tenant = registry.directory.tenant_for(token)
+        assert tenant is not None
+        own, public = (registry.directory.detection_keys(asker) for asker in (tenant, None))
+        is_public = tenant.key.id in {key.id for key in public}
+        return tenant.tried, max(len(own), len(public) * is_public)
+
+    assert tried() == (1, 1)
+    registry.marking.create("acme", not_before=clock.now.replace(year=2027))
+    for name in ("globex", "initech", "hooli"):
+        registry.marking.create(name, public=True)
+    assert tried() == (1, 1)
+    clock.later(hours=1)
+    registry.marking.revoke(registry.marking.rotate("acme")[0].id)
+    assert tried() == (2, 2)
+    clock.later(hours=1)
+    registry.marking.create("acme", public=True)
+    assert tried() == (4, 4)
+    clock.later(days=365)
+    assert tried()[0] == tried()[1] == 4
+
+
 def test_private_keys_are_not_the_publics(registry: Registry) -> None:
     registry.marking.create("acme")
     shown = registry.marking.create("acme", public=True)

@@ -12,7 +12,7 @@ from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, run
 import caw
 from caw.found.receipts import text_digest
 from caw.policies import Target
-from caw.serve.contracts import MarkRules
+from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.marking import marking_of
 from caw.serve.settings import ServerSettings
 
@@ -87,6 +87,30 @@ def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> 
     assert receipt.attempts == 1 and receipt.p_value == p_value(text) and receipt.digest == text_digest(text)
 
 
+def test_texts_are_found_among_all_keys_that_detection_tries(served: Running) -> None:
+    """One that is found under its own key alone is none that two hundred keys find."""
+    marks = {str(number): MARK.with_key(number) for number in (KEY, *range(1000, 1199))}
+
+    def among_all(name: str) -> float:
+        answer = served.complete(PROMPT, key=name, max_tokens=60, temperature=1, seed=1)
+        assert served.log.closed[-1].found
+        return float(caw.detect_keys(answer.choices[0].text, parts()[1], marks, 1e-2).p_value)
+
+    assert among_all("half") > 1e-2 >= among_all("many")
+    begun, closed = served.log.begun[-1], served.log.closed[-1]
+    assert begun.keys == 200 and 1 - (1 - begun.found_at) ** begun.keys == pytest.approx(1e-2)
+    assert closed.tested is not None and closed.tested["level"] == begun.found_at
+
+
+def test_an_untested_text_has_its_p_value_in_its_receipt_too(served: Running) -> None:
+    """Of what was sent, under the key that marked it; an unmarked one has none."""
+    text = served.complete(PROMPT, max_tokens=60).choices[0].text
+    receipt = served.log.closed[-1]
+    assert receipt.p_value == p_value(text) < 1 and receipt.found is None and receipt.tested is None
+    served.complete(PROMPT, key="free", max_tokens=9, extra_body={"watermark": False})
+    assert served.log.closed[-1].p_value is None
+
+
 def test_short_texts_leave_with_a_receipt_that_says_why_they_are_not_found(steered: Running) -> None:
     assert steered.complete(PROMPT, max_tokens=3).choices[0].text
     receipt = steered.log.closed[-1]
@@ -113,6 +137,10 @@ def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
         for name in ("one", "weak", "found")
     ]
     assert found[:2] == [0.0, 0.0] and found[2] == pytest.approx(3.0902 - 2.3263, abs=1e-4)
+    among = Tenant("a", MarkKey("k1", KEY), MarkRules(found_at=1e-3), tried=10)
+    marking = marking_of(among, SETTINGS, policy, max_tokens=9, wants=None)
+    assert marking.found_at == pytest.approx(1.0004e-4, rel=1e-4)
+    assert marking.margin == pytest.approx(3.7189 - 2.3263, abs=1e-3)
 
 
 @pytest.mark.parametrize(
