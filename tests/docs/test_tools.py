@@ -52,7 +52,8 @@ def test_names_keep_their_shapes() -> None:
 
 def test_types_stand_between_names_and_shapes() -> None:
     assert split_names("    padded int64 [B, W + N], tally int64 [B]: counts.\n    on bool, k: a switch.") == (
-        "    padded: int64 [B, W + N], counts.\n    tally: int64 [B], counts.\n    on: bool, a switch.\n    k: a switch."
+        "    padded: int64 [B, W + N], counts.\n    tally: int64 [B], counts.\n    on: bool, a switch.\n"
+        "    k: a switch."
     )
     text = "Counts.\n\npadded int64 [B], n: both. keep float32 [B]: kept.\nsum over 3: no name."
     assert with_section(text, ["padded", "n", "keep", "sum"], "Args:") == (
