@@ -9,9 +9,12 @@ from typing import Any
 import openai
 import pytest
 import torch
+from decoding.drafts.guessing import Knowing, keep_price_steady
 from serve.serving import DIRECTORY, KEY, MARK, NAME, OTHER, Directory, Running, alone, parts, running
 
 import caw
+from caw import ops
+from caw.decoding.drafts.proposer import Proposer
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 
 pytest.importorskip("llguidance")
@@ -74,6 +77,32 @@ def test_it_is_exempt_only_where_the_operator_says_so() -> None:
         assert json.loads(text) and p_value(text, KEY) < 1e-6 and "thinking" not in served.log.begun[-1].policy
         served.idle()
         assert served.log.closed[-1].found
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+def test_drafts_change_no_text_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each drafted token is walked under what the tokens before it allow; right and wrong drafts, greedy and drawn."""
+    asked: list[dict[str, Any]] = [
+        {"prompt": f"text {n}", "max_tokens": 230, "temperature": (0, 1)[n % 2], "seed": n,
+         "extra_body": {"response_format": form((LONG, SMALL)[n > 1])}} for n in range(4)
+    ]  # fmt: skip
+
+    def texts(drafts: bool) -> list[str]:
+        with running(batch=3, drafts=drafts) as served, ThreadPoolExecutor(4) as pool:
+            return [answer.choices[0].text for answer in pool.map(lambda one: served.complete(**one), asked)]
+
+    expected, read, right = texts(False), parts()[1], []
+    known = [
+        (read(one["prompt"])["input_ids"], read(text)["input_ids"]) for one, text in zip(asked, expected, strict=True)
+    ]
+    drafter = Knowing(known, ["right", "last wrong", "first wrong", "unknown ids", "too long"])
+    monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
+    keep_price_steady(monkeypatch)
+    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted: right.append(accepted))
+    assert texts(True) == expected
+    assert sum(right) > 40
+    for text in expected[2:]:
+        assert set(json.loads(text)) == {"a", "n"}
 
 
 def test_any_object(served: Running) -> None:
