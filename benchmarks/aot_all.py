@@ -1,6 +1,6 @@
 """Compile every kernel configuration that ships to cubin, without a GPU, and check the assembler's reports.
 
-    python benchmarks/aot_all.py [--capability 80 90 100] [--checked | --few]
+    python benchmarks/aot_all.py [--capability 80 90 100] [--checked | --few | --trials]
 
 One line a kernel: registers, shared memory, asynchronous copies, tensor-core instructions. Exit code 1 if any spills,
 needs more registers than its bound, or (attention) does not copy asynchronously. Speed is not measured here.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 
 def main() -> int:
@@ -18,6 +20,7 @@ def main() -> int:
     parser.add_argument("--capability", type=int, nargs="+", default=[90], help="compute capabilities, e.g. 80 90 100")
     parser.add_argument("--checked", action="store_true", help="only the configurations that the tests compile")
     parser.add_argument("--few", action="store_true", help="the dozen of those that differ most between cards")
+    parser.add_argument("--trials", action="store_true", help="the tiles that caw benchmark --tune tries on such cards")
     options = parser.parse_args()
     if os.environ.pop("TRITON_INTERPRET", None):
         print("TRITON_INTERPRET is ignored: this compiles", file=sys.stderr)
@@ -26,19 +29,23 @@ def main() -> int:
 
     failures = count = 0
     lists = aot_configurations
-    configurations = lists.few() if options.few else lists.checked() if options.checked else lists.shipped()
-    for configuration in configurations:
+
+    def wanted(capability: int) -> Iterable[Any]:
+        if options.trials:
+            return lists.trials(capability // 10)
+        return lists.few() if options.few else lists.checked() if options.checked else lists.shipped()
+
+    for capability, configuration in ((k, c) for k in options.capability for c in wanted(k)):
         for launch in aot.record(configuration.call):
-            for capability in options.capability:
-                report = aot.compile_launch(launch, capability)
-                wrong = aot_configurations.complaints(report)
-                count, failures = count + 1, failures + bool(wrong)
-                print(
-                    f"sm_{capability} {configuration.name} {report.kernel}: registers {report.registers} "
-                    f"shared {report.shared} async {report.async_copies} mma {report.tensor_ops}"
-                    + "".join(f" WRONG: {w}" for w in wrong),
-                    flush=True,
-                )
+            report = aot.compile_launch(launch, capability)
+            wrong = aot_configurations.complaints(report, configuration.registers)
+            count, failures = count + 1, failures + bool(wrong)
+            print(
+                f"sm_{capability} {configuration.name} {report.kernel}: registers {report.registers} "
+                f"shared {report.shared} async {report.async_copies} mma {report.tensor_ops}"
+                + "".join(f" WRONG: {w}" for w in wrong),
+                flush=True,
+            )
     print(f"{count} kernels compiled, {failures} outside their bounds")
     return 1 if failures else 0
 

@@ -20,7 +20,6 @@ import importlib.util
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +35,11 @@ from kernel_smoke import Made, flat, moved, small_calls
 from product_sides import product_sides
 
 from caw import ops
+from caw.cost.replays import CALLS, Call, copies_of, copy_bandwidth, timer
 from caw.decoding.forward import flash_decoding
 from caw.testing import assert_close
 
 FLEX = ((1, 32, 32, 8), (8, 32, 8, 2))  # batch, heads, of keys, candidates
-CACHE = 256 << 20  # more than any GPU's second-level cache holds
-MOST_COPIES, CALLS = 1024, 64  # of small data; calls in a graph at least
-Call = Callable[[int], Any]  # takes the number of the data's copy
 
 
 @dataclass
@@ -57,11 +54,6 @@ class Case:
     row: str
     aim: str = ""
     copies: int = 1
-
-
-def copies_of(make: Callable[[], Any], size: int, smoke: bool) -> list[Any]:
-    """As many as are larger than the cache together."""
-    return [make() for _ in range(1 if smoke else min(MOST_COPIES, max(1, -(-CACHE // max(size, 1)))))]
 
 
 def attention_case(batch: int, heads: int, kv_heads: int, dim: int, size: int, slots: int, device: str,
@@ -245,49 +237,6 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
             for slots in (1, 2, 8):
                 if b * hk * size <= 1 << 20:
                     yield attention_case(b, h, hk, 128, size, slots, device, half, False)
-
-
-def timer(call: Call, count: int, device: str, smoke: bool = False) -> Callable[[], float]:
-    """A function that gives the seconds of one of `count` calls."""
-    if device == "cpu" or smoke:  # a sanitizer needs memory that is not captured
-
-        def plain() -> float:
-            start = time.perf_counter()
-            for i in range(count):
-                call(i)
-            if device != "cpu":
-                torch.cuda.synchronize()
-            return (time.perf_counter() - start) / count
-
-        return plain
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for i in range(3):
-            call(i)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(count):
-            call(i)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-
-    def replayed() -> float:
-        marks[0].record()
-        graph.replay()
-        marks[1].record()
-        marks[1].synchronize()
-        return marks[0].elapsed_time(marks[1]) / 1e3 / count
-
-    return replayed
-
-
-def copy_bandwidth(device: str, smoke: bool) -> float:
-    """Bytes per second that a copy reads and writes together."""
-    source = torch.ones((1 << 20) if smoke else (1 << 30), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    once = timer(lambda i: target.copy_(source), 1 if smoke else 4, device, smoke)
-    return 2 * source.numel() / min(once() for _ in range(5))
 
 
 def run(case: Case, rounds: int, bandwidth: float, device: str, smoke: bool,

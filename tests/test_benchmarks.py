@@ -115,9 +115,9 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
 def test_small_data_is_copied_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 copies of 2 rows of logits would all stay in the second-level cache of the GPUs that this is for: 50 MB."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_kernels")
+    bench, replays = importlib.import_module("bench_kernels"), importlib.import_module("caw.cost.replays")
     row_of_two = 2 * 128_256 * 2
-    assert len(bench.copies_of(lambda: 0, row_of_two, smoke=False)) * row_of_two >= bench.CACHE > 2 * 50e6
+    assert len(bench.copies_of(lambda: 0, row_of_two, few=False)) * row_of_two >= replays.CACHE > 2 * 50e6
     counts: list[int] = []
     monkeypatch.setattr(bench, "timer", lambda side, count, device, smoke: counts.append(count) or (lambda: 1.0))
     case = bench.Case("c", 1, {"caw": lambda i: torch.ones(1)}, lambda: torch.ones(1), "exact", copies=500)

@@ -5,11 +5,13 @@ the tests.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from caw.triton_kernels.aot import Report
+from caw.triton_kernels.block_sizes import ProductBlocks, product_trials
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.decision_step import decision_step
 from caw.triton_kernels.decoder_layer import decoder_layer
@@ -21,7 +23,7 @@ from caw.triton_kernels.ladder_step import ladder_step
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
-from caw.triton_kernels.small_linear import small_linear
+from caw.triton_kernels.small_linear import product, small_linear
 from caw.triton_kernels.topk_softmax import topk_softmax
 
 BF16, F16, F32, I64 = torch.bfloat16, torch.float16, torch.float32, torch.int64
@@ -44,10 +46,11 @@ ROUNDED_TWICE = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """A launcher call on meta tensors under a name."""
+    """A launcher call on meta tensors under a name. registers: a bound of its own, None = REGISTERS."""
 
     name: str
     call: Callable[[], Any]
+    registers: int | None = None
 
 
 def empty(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
@@ -105,6 +108,22 @@ def linear(rows: int, outputs: int, size: int, dtype: torch.dtype) -> Configurat
     x, weight = empty(rows, size, dtype=dtype), empty(outputs, size, dtype=dtype)
     name = f"linear r{rows} o{outputs} k{size} {str(dtype)[6:]}"
     return Configuration(name, lambda: small_linear(x, weight, None))
+
+
+def trial(rows: int, dtype: torch.dtype, gated: bool, blocks: ProductBlocks) -> Configuration:
+    """A product by tiles that the tuner tries; four programs need fit a multiprocessor."""
+    x, weights = empty(rows, 4096, dtype=dtype), [empty(4096, 4096, dtype=dtype) for _ in range(2 if gated else 1)]
+    sizes = "/".join(map(str, astuple(blocks)))
+    name = f"trial r{rows} {sizes} {str(dtype)[6:]}{' gated' if gated else ''}"
+    call = partial(product, x, weights, [None] * len(weights), gated=gated, blocks=blocks)
+    return Configuration(name, call, registers=128)
+
+
+def trials(capability: int) -> Iterator[Configuration]:
+    """Of the cards whose compute capability begins so."""
+    for dtype, gated in ((F16, False), (F16, True), (F32, False)):
+        for blocks in product_trials(4096, dtype, gated, capability):
+            yield from (trial(rows, dtype, gated, blocks) for rows in (1, 64))
 
 
 def topk(rows: int, vocab_size: int, dtype: torch.dtype, k: int = 100, select: bool = False) -> Configuration:
@@ -297,18 +316,19 @@ def shipped() -> Iterator[Configuration]:
         for dim in (64, 80, 96, 128, 256):
             for positions in range(4):
                 yield commit(32, 2, 8, dim, dtype, positions)
+    yield from trials(9)
     yield from (prf(width, False) for width in (0, 1, 2, 3, 4, 5, 8))
     yield from (prf(width, True) for width in (1, 2, 3, 4))
     yield from (ladder(scheme, width) for scheme in (GREEN, RACE_TOP_K, RACE_SCALE) for width in (1, 4, 8))
     yield from (ladder(SELFHASH, width) for width in (1, 3))
 
 
-def complaints(report: Report) -> list[str]:
-    """What a compiled kernel does wrong; empty if it passes the gate."""
+def complaints(report: Report, registers: int | None = None) -> list[str]:
+    """What a compiled kernel does wrong; empty if it passes the gate. registers: at most; None: REGISTERS."""
     found = []
     if report.stack or report.local:
         found.append(f"{report.stack} bytes of stack and {report.local} of local memory, expected none (spills)")
-    bound = REGISTERS.get(report.kernel, SMALL)
+    bound = REGISTERS.get(report.kernel, SMALL) if registers is None else registers
     if report.registers > bound:
         found.append(f"{report.registers} registers, expected at most {bound}")
     if report.kernel in PIPELINED and not report.async_copies:

@@ -1,7 +1,8 @@
-"""Block sizes by shape, fixed before any capture: no autotuning.
+"""Block sizes by shape, fixed before any capture: no autotuning while a text is made.
 
 UNTUNED: start values from compiler reports (registers, shared memory, asynchronous copies), not from a clock. No GPU
-timing stands behind any number here yet.
+timing stands behind any number here yet. Tiles of products can be timed on a device before (`tuned`), those of
+PRODUCT_TRIALS.
 """
 
 from dataclasses import dataclass
@@ -99,6 +100,33 @@ def product_blocks(outputs: int, size: int, dtype: torch.dtype, gated: bool) -> 
     block_o = min(block_o, 32) if gated else block_o
     block_k = 64 if gated or block_o == 64 else 128
     return ProductBlocks(block_o, min(block_k, max(next_power_of_2(size), 16)), 4, 7)
+
+
+# ProductBlocks worth a trial, by the first figure of the compute capability: 8 has less shared memory and fewer bytes
+# to keep under way; newer ones take the last. All compile without spills (aot_configurations)
+PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
+    8: {
+        "half": ((16, 128, 4, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 8, 3)),
+        "gated": ((16, 64, 4, 6), (16, 128, 8, 3), (32, 64, 4, 4), (32, 64, 8, 4)),
+        "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3)),
+    },
+    9: {
+        "half": ((16, 128, 4, 7), (16, 256, 4, 5), (32, 128, 4, 5), (32, 128, 4, 7), (32, 256, 4, 4), (64, 64, 4, 7),
+                 (64, 128, 8, 4), (128, 64, 8, 5)),
+        "gated": ((16, 64, 4, 7), (16, 128, 4, 5), (32, 64, 4, 5), (32, 64, 8, 7), (32, 128, 8, 4)),
+        "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3), (32, 64, 4, 2)),
+    },
+}  # fmt: skip
+
+
+def product_trials(size: int, dtype: torch.dtype, gated: bool, capability: int) -> list[ProductBlocks]:
+    """Tiles that a tuner tries for weights of `size` inputs, none much wider than they are.
+
+    capability: the first figure of the device's compute capability.
+    """
+    kind = "float32" if dtype == torch.float32 else "gated" if gated else "half"
+    found = [ProductBlocks(*sizes) for sizes in PRODUCT_TRIALS[min(max(capability, 8), max(PRODUCT_TRIALS))][kind]]
+    return [blocks for blocks in found if blocks.block_k < 2 * max(size, 16)]
 
 
 def product_rows(rows: int) -> int:

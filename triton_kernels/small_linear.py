@@ -8,6 +8,8 @@
 One kernel for 1 to 64 rows: a program takes BLOCK_O outputs for up to 32 rows and walks along K, tile by tile, in
 pipelined 16-byte copies. The tiles depend on the weights' shape and dtype alone and nobody splits K, so a row has the
 same bits whatever rows are beside it and however many: what candidates are given is what a plain decode is given.
+Tiles that were timed on the device (`tuned`) replace those of arithmetic, again for all numbers of rows; where torch's
+product was faster there, and as blind to other rows, it makes the products that it can make in one.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,8 @@ from collections.abc import Sequence
 import torch
 import triton
 import triton.language as tl
-from caw.triton_kernels.block_sizes import product_blocks, product_rows
+from caw.triton_kernels import tuned
+from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
@@ -122,10 +125,12 @@ def product(
     biases: Sequence[torch.Tensor | None],
     residual: torch.Tensor | None = None,
     gated: bool = False,
+    blocks: ProductBlocks | None = None,
 ) -> torch.Tensor:
     """[M, O] in x's dtype; arguments as in `product_ref`, all contiguous, M in [1, 64], up to three weights.
 
-    Deterministic; a row's bits depend on no other row. Reads every weight once for up to 32 rows.
+    blocks: tiles to use, whatever was tuned. Deterministic; a row's bits depend on no other row. Reads every weight
+    once for up to 32 rows.
 
     Raises:
         TypeError, ValueError: naming the argument, before any launch.
@@ -134,7 +139,11 @@ def product(
     rows, size = x.shape
     outputs = [w.shape[0] for w in weights]
     width = outputs[0] if gated else sum(outputs)
-    blocks = product_blocks(max(outputs) if gated else width, size, x.dtype, gated)
+    if blocks is None:
+        choice = tuned.chosen(x.device, outputs, size, x.dtype, gated)
+        if choice is not None and choice.by != tuned.OWN and torch_can(weights, biases, residual, gated):
+            return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
+        blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated)
     block_m = product_rows(rows)
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = x.new_empty((rows, width), dtype=torch.float32 if INTERPRETED else x.dtype)
@@ -157,6 +166,25 @@ def product(
         num_stages=blocks.num_stages,
     )  # fmt: skip
     return out.to(x.dtype)
+
+
+def torch_can(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None], residual: torch.Tensor | None,
+              gated: bool) -> bool:  # fmt: skip
+    """Whether torch makes this product by one kernel that rounds once."""
+    return len(weights) == 1 and not gated and (residual is None or biases[0] is None)
+
+
+def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None,
+             *, padded: bool) -> torch.Tensor:  # fmt: skip
+    """The product by torch, where `torch_can`; padded: zeros are added below, so that it always has MAX_ROWS rows."""
+    rows = x.shape[0]
+    if padded and rows < MAX_ROWS:
+        x, residual = (
+            None if t is None else torch.nn.functional.pad(t, (0, 0, 0, MAX_ROWS - rows)) for t in (x, residual)
+        )
+    if residual is None:
+        return torch.nn.functional.linear(x, weight, bias)[:rows]
+    return torch.addmm(residual, x, weight.t())[:rows]
 
 
 def _check(x, weights, biases, residual, gated: bool) -> None:

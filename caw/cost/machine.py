@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from caw import _ext
+from caw.triton_kernels.tuned import kept_count
 
 PACKAGES = ("caw", "torch", "transformers", "triton", "numpy", "markllm")
 
@@ -29,6 +30,7 @@ def about(device: torch.device | None = None) -> dict[str, Any]:
     if device is not None and device.type == "cuda":
         machine |= {"gpu": torch.cuda.get_device_name(device), "cuda": torch.version.cuda}
         machine["cuda_kernels"] = _ext.WHY_MISSING_CUDA or "built"
+        machine["tuned_products"] = kept_count(machine["gpu"])
     return {"machine": machine, "versions": versions(), "commit": commit()}
 
 

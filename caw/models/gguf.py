@@ -5,20 +5,15 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 from pathlib import Path
 
+from caw.io.cache import cache_root
 from caw.models.ends import end_token_ids
 from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
 from caw.requirements import require
 
 CACHE_VERSION, SETTINGS_VERSION = 1, 2
-
-
-def cache_root() -> Path:
-    """Where converted models and tokenizers are kept: CAW_CACHE, or ~/.cache/caw."""
-    return Path(os.environ.get("CAW_CACHE") or Path.home() / ".cache" / "caw")
 
 
 def cache_folder(file: Path) -> Path:

@@ -17,8 +17,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from caw.io.cache import cache_root
 from caw.io.files import write_whole
-from caw.models.gguf import cache_root
 from caw.models.load import load_tokenizer
 from caw.models.sources import TokenizerSource, check_source, tokenizer_source
 

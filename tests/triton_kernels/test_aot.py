@@ -32,8 +32,12 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.gate("aot")
 @pytest.mark.parametrize(
     "options, kernels",
-    [(["--capability", "90", "--checked"], 126), (["--capability", "80", "100", "--few"], 62)],
-    ids=["sm_90", "sm_80-and-sm_100"],
+    [
+        (["--capability", "90", "--checked"], 126),
+        (["--capability", "80", "100", "--few"], 62),
+        (["--capability", "80", "90", "100", "--trials"], 94),
+    ],
+    ids=["sm_90", "sm_80-and-sm_100", "tuner"],
 )
 def test_every_checked_configuration_is_within_its_bounds(options, kernels):
     done = compiled("benchmarks/aot_all.py", *options)

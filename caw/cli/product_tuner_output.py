@@ -1,0 +1,58 @@
+"""`caw benchmark --tune`: who makes the products of a model on this GPU, timed here and kept for later runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from caw.cli.errors import complain
+from caw.io.files import check_paths, write_text
+from caw.io.progress import Bar
+
+
+def tune_products(
+    model: str, shapes: str | None, dtype: str, device: str | None, seconds: float | None, json_file: Path | None
+) -> None:
+    """Tune, show a table for each product as soon as it is done, and say where the choices are kept."""
+    from caw.cost import product_tuner
+
+    check_paths({"--model": model}, {"--json": json_file})
+    target = product_tuner.tunable(device)
+
+    def saved(found: dict[str, Any]) -> None:
+        if json_file is not None:
+            write_text(json_file, json.dumps(found, indent=1) + "\n")
+        show(found["rows"][-1])
+
+    with Bar(None, "starting") as bar:
+        products = product_tuner.products_to_tune(model, shapes, dtype, target)
+        found = product_tuner.tune(target, products, seconds, bar.note, saved)
+    complain(f"{target.name}: choices for {len(found['rows'])} products are kept in {found['file']}")
+    if json_file is not None:
+        complain(f"wrote {json_file}")
+
+
+def show(row: dict[str, Any]) -> None:
+    """The table of one product: microseconds by number of rows, the chosen maker marked."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{row['product']}, {row['count']} in the model, at least {row['floor_us']:.1f} us"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("made by", overflow="fold")
+    counts: dict[str, float] = next((maker["us"] for maker in row["makers"] if "us" in maker), {})
+    for name in (*(f"{m} rows, us" for m in counts), "a row alone"):
+        table.add_column(name, justify="right", no_wrap=True)
+    wrong = []
+    for maker in row["makers"]:
+        mark = "* " if maker["name"] == row["chosen"] else "" if maker["selectable"] else "~ "
+        if "error" in maker:
+            wrong.append(f"{maker['name']}: {maker['error']}")
+        else:
+            alone = "same" if maker["row_invariant"] else "differ"
+            table.add_row(f"{mark}{maker['name']}", *(f"{us:.1f}" for us in maker["us"].values()), alone)
+    table.caption = "\n".join(["*: chosen; ~: here for comparison; caw OUTPUTSxINPUTS/WARPS/STAGES of a tile", *wrong])
+    table.caption_justify = "left"
+    Console().print(table)
