@@ -96,7 +96,7 @@ def generate(
         prefill_attention: attention of prompts: "sdpa" (on a CPU this library's own), "flash_attention_2" (the
             flash-attn package) or "eager".
         compile: run the model's body as torch.compile makes it: a minute of preparation, fewer kernels a step. Needs a
-            model on one device in one process, and a watermark in this library's own format.
+            model on one device in one process, and a watermark and policy that need nothing of the host (docs/gpu.md).
         backend: which kernels run: None = this library's; "reference" = plain PyTorch; "flash-attn" = its own, but
             attention of a step by the flash-attn package (CUDA, float16 or bfloat16).
         report: called with what is being prepared (a CUDA graph), and with "" when that is done.

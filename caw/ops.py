@@ -25,6 +25,7 @@ from caw.ops_ref.fakes import (
     evaluator_step_fake,
     green_argmax_fake,
     ladder_step_fake,
+    race_ladder_fake,
     show_evidence_fake,
     topk_softmax_fake,
 )
@@ -44,6 +45,7 @@ from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
+from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
@@ -202,6 +204,12 @@ enumerate_candidates = _register(
     triton="enumerate_candidates",
 )
 
+# ---- race_ladder: the ladders of races whose values are known, float64 [B, K]: formats without a kernel ------------
+race_ladder = _register(
+    "race_ladder(Tensor values, Tensor ids, Tensor race, float full, float max_strength, bool scale) "
+    "-> (Tensor, Tensor, Tensor)", race_ladder_ref, race_ladder_fake, triton="race_ladder",
+)  # fmt: skip
+
 # ---- ladder_step, decision_step: what a captured step does before its forward, and from its records to its results ---
 ladder_step = _register(
     "ladder_step(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor padded, Tensor tally, Tensor key, "
@@ -270,7 +278,8 @@ for _reference in (score_tokens_ref, show_evidence_ref, count_evidence_ref):
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
 # permutation_head, permutation_green: torch.randperm(vocab_size)[:count] of each seed, as ids [N, count] or as a set of
 #   bits int32 [N, ceil(V / 32)], token t = bit t % 32 of word t // 32. For positions at which many tokens are asked
-#   about (lefthash at generation), and for sets kept between calls: sets[row, t >> 5] >> (t & 31) & 1
+#   about (lefthash at generation), and for sets kept between calls: sets[row, t >> 5] >> (t & 31) & 1. Rows that are
+#   not wanted (bool [N]) cost nothing and get an empty set
 # permutation_contains: whether tokens[i] is in the list of seeds[i], bool [N]; tokens outside [0, V) are in none.
 #   Equal seeds share their work and no list is written down, so it is the way to score a text (one pair per token:
 #   seed from the context, the token itself; lefthash and selfhash alike) and to test the 40 candidates of selfhash,
@@ -278,26 +287,21 @@ for _reference in (score_tokens_ref, show_evidence_ref, count_evidence_ref):
 #   Lists of the last G entries: not in the first V - G
 # generator_words: number indices[i] of each seed's generator, int64 [N]; torch.rand(n)[t] = (word t & 0xFFFFFF) / 2^24
 permutation_head = _register(
-    "permutation_head(Tensor seeds, int vocab_size, int count) -> Tensor",
-    permutation_head_ref,
+    "permutation_head(Tensor seeds, int vocab_size, int count) -> Tensor", permutation_head_ref,
     lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], count)),
-)
+)  # fmt: skip
 permutation_green = _register(
-    "permutation_green(Tensor seeds, int vocab_size, int count) -> Tensor",
-    permutation_green_ref,
-    lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], (vocab_size + 31) // 32), dtype=torch.int32),
-)
-
+    "permutation_green(Tensor seeds, int vocab_size, int count, Tensor? wanted=None) -> Tensor", permutation_green_ref,
+    lambda seeds, size, *rest: seeds.new_empty((seeds.shape[0], (size + 31) // 32), dtype=torch.int32),
+)  # fmt: skip
 permutation_contains = _register(
-    "permutation_contains(Tensor seeds, Tensor tokens, int vocab_size, int count) -> Tensor",
-    permutation_contains_ref,
+    "permutation_contains(Tensor seeds, Tensor tokens, int vocab_size, int count) -> Tensor", permutation_contains_ref,
     lambda seeds, tokens, vocab_size, count: seeds.new_empty(seeds.shape, dtype=torch.bool),
-)
+)  # fmt: skip
 generator_words = _register(
-    "generator_words(Tensor seeds, Tensor indices) -> Tensor",
-    generator_words_ref,
+    "generator_words(Tensor seeds, Tensor indices) -> Tensor", generator_words_ref,
     lambda seeds, indices: indices.new_empty(indices.shape),
-)
+)  # fmt: skip
 
 # small_linear: x [M, K] times weight [O, K] transposed, plus bias; float32 sums. Made for the few rows of a step; a row
 # has the same bits however many there are

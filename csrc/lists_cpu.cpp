@@ -171,15 +171,20 @@ Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count) 
   return out;
 }
 
-Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count) {
+Tensor permutation_green(
+    const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted) {
   require_list(seeds, vocab_size, count);
+  if (wanted) require_wanted(*wanted, seeds);
+  const Tensor flags = wanted ? dense(*wanted) : seeds;
+  const bool* asked = wanted ? static_cast<const bool*>(flags.const_data_ptr()) : nullptr;
   const Tensor numbers = dense(seeds);
   const int64_t n = numbers.size(0), words = (vocab_size + 31) / 32;
   Tensor out = make({n, words}, ScalarType::Int);
   uint32_t* to = static_cast<uint32_t*>(out.mutable_data_ptr());
   for_each_list(numbers.const_data_ptr<int64_t>(), n, vocab_size, count, [&](Shuffle& shuffle, uint32_t seed, int64_t i) {
     uint32_t* set = to + i * words;
-    std::memset(set, 0, size_t(words) * sizeof(uint32_t));
+    std::fill(set, set + words, 0u);
+    if (asked && !asked[i]) return;
     shuffle.draw(seed, count, [&](uint32_t token) { set[token >> 5] |= 1u << (token & 31); });
   });
   return out;

@@ -57,7 +57,8 @@ Tensor sampling_noise(const Tensor& context, const Tensor& key, int64_t vocab_si
 
 Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count);
 
-Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count);
+Tensor permutation_green(
+    const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted);
 
 // Whether tokens[i] is among the first `count` entries of the permutation of seeds[i].
 Tensor permutation_contains(const Tensor& seeds, const Tensor& tokens, int64_t vocab_size, int64_t count);

@@ -56,6 +56,12 @@ inline void require_dtype(const char* name, const Tensor& t, ScalarType type, co
       [&] { return std::string(name) + " must be " + type_name + "; convert it before the call"; });
 }
 
+// Which rows of a list a caller asks for.
+inline void require_wanted(const Tensor& wanted, const Tensor& rows) {
+  require_shape("wanted", wanted, {rows.size(0)});
+  require_dtype("wanted", wanted, ScalarType::Bool, "bool");
+}
+
 // The numbers of an int64 [N] tensor.
 inline std::vector<int64_t> integers(const char* name, const Tensor& t) {
   require(t.dim() == 1, [&] { return std::string(name) + " must have one dimension, got " + shape_of(t); });

@@ -43,9 +43,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "temperature": ({"temperature": 0.0, "do_sample": True}, ValueError, "temperature must be a number in [1e-06"),
     "cold": ({"temperature": 1e-7}, ValueError, "temperature must be a number in [1e-06, 10000], got 1e-07"),
     "compile of reference": ({"compile": True, "backend": "reference"}, ValueError, "compile=True needs"),
-    "compile of a foreign format": (
-        {"compile": True, "watermark": caw.KGW(key=1, format="transformers")}, ValueError,
-        "leave compile out",
+    "compile of a foreign format with a target": (
+        {"compile": True, "watermark": caw.KGW(key=1, format="transformers"), "policy": caw.FixedStrength(target=0.01)},
+        ValueError, "scored on the host; leave compile out",
     ),
     "nan temperature": ({"temperature": float("nan")}, ValueError, "temperature must be a number"),
     "top_k": ({"top_k": -1}, ValueError, "top_k must be an integer in [0"),

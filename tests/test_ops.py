@@ -181,6 +181,10 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         for wanted in (None, torch.tensor([True, False, True]))
     ],
     "race_values": lambda: [race_inputs()],
+    "race_ladder": lambda: [
+        [*race_inputs()[:2], race_inputs()[0].double() - torch.rand(race_inputs()[0].shape).log(), full, 1.3, scale]
+        for full, scale in ((5.0, False), (1.0, True))
+    ],
     "enumerate_candidates": lambda: [
         enumerate_inputs(0, 4.0, 1.0), enumerate_inputs(1, 4.0, 1.0), enumerate_inputs(2, 5.0, 1.3),
         enumerate_inputs(3, 1.0, 1.3),
@@ -203,7 +207,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "count_evidence": lambda: [count_inputs(level) for level in (None, torch.tensor([3, 0, 15]))],
     "sampling_noise": lambda: [[CONTEXT, KEYS, V]],
     "permutation_head": lambda: [[torch.tensor([1, 2**40]), V, 5]],
-    "permutation_green": lambda: [[torch.tensor([1, 2**40]), V, 5]],
+    "permutation_green": lambda: [
+        [torch.tensor([1, 2**40]), V, 5, wanted] for wanted in (None, torch.tensor([True, False]))
+    ],
     "permutation_contains": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 36, -1]), V, 9]],
     "generator_words": lambda: [[torch.tensor([1, 2**40, 1]), torch.tensor([3, 700, 0])]],
     "decoder_layer": lambda: [
@@ -294,7 +300,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (8, "53cd64a2b63ea7cb"), every
+    assert (_ext.SCHEMAS, found) == (9, "8a545453cea4fa6a"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

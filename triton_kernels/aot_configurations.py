@@ -20,6 +20,7 @@ from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
 from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.ladder_step import ladder_step
+from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
 from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
@@ -205,7 +206,9 @@ def prf(width: int, selfhash: bool, vocab_size: int = 128256) -> Configuration:
 
     def call() -> None:
         green_argmax(empty(2, vocab_size), context, key, 1 << 22, selfhash, empty(2, dtype=torch.bool))
-        race_values(empty(2, 100), empty(2, 100, dtype=I64), empty(2, 100), context, key)
+        record = [empty(2, 100), empty(2, 100, dtype=I64)]
+        race_values(*record, empty(2, 100), context, key)
+        race_ladder(*record, empty(2, 100, dtype=torch.float64), 1.0 if selfhash else 20.0, 1.0, selfhash)
 
     return Configuration(f"prf w{width}{' selfhash' if selfhash else ''}", call)
 

@@ -181,7 +181,16 @@ def race_rungs(p_id, p_value, p_race, p_context, low, high, p_candidate, p_need,
     b_race = tl.load(p_race + o_k, mask=m_k, other=0.0)  # [BLOCK_K]
     race = b_race.to(tl.float64) + gumbel(token_word(b_id.to(tl.uint32), s0, s1, s2, s3, low, high))
     race = tl.where(b_value > float("-inf"), race, float("-inf"))
-    original = tl.load(p_id)
+    return rungs_of_race(
+        b_id, b_value, race, tl.load(p_id), p_candidate, p_need, max_strength, K, M, SCALE, BLOCK_K
+    )  # fmt: skip
+
+
+@triton.jit
+def rungs_of_race(b_id, b_value, race, original, p_candidate, p_need, max_strength, K, M,
+                  SCALE: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """The ladder of one row from its race values float64 [BLOCK_K], as `race_rungs`."""
+    o_k = tl.arange(0, BLOCK_K)
     if SCALE:
         start = b_value.to(tl.float64)
         slope = tl.where(race > float("-inf"), race - start, float("-inf"))

@@ -6,11 +6,11 @@ gets them: reweighting ladder (Kirchenbauer et al. 2023, Algorithm 2) and race l
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from caw.triton_kernels import ladder_ref as ladders
 from caw.triton_kernels import prf_ref as prf
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
+from caw.triton_kernels.race_ladder_ref import race_ladder_ref, race_width
 from caw.triton_kernels.race_values_ref import race_values_ref
 
 GREEN, SELFHASH, RACE_TOP_K, RACE_SCALE = range(4)  # schemes; see caw.watermarks.base.Native
@@ -42,15 +42,7 @@ def enumerate_candidates_ref(
     """
     if scheme in (RACE_TOP_K, RACE_SCALE):
         found = race_values_ref(values, ids, race, context, key)
-        if scheme == RACE_TOP_K:
-            rungs = ladders.race_ladder_top_k(ids, found, int(full), max_strength)
-        else:
-            start = values.double()
-            slope = torch.where(found > -torch.inf, found - start, -torch.inf)
-            rungs = ladders.race_ladder_scale(ids, start, slope, max_strength)
-        missing = ids.shape[1] - rungs.candidates.shape[1] if scheme == RACE_SCALE else 0
-        candidates = torch.cat([rungs.candidates, ids[:, :1].expand(-1, missing)], dim=1)
-        return candidates, torch.nn.functional.pad(rungs.needs, (0, missing), value=torch.inf), rungs.counts
+        return race_ladder_ref(values, ids, found, full, max_strength, scheme == RACE_SCALE)
     token, logit = _green_of_record(values, ids, context, key, threshold, scheme == SELFHASH)
     limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
     beyond = (values[:, -1] > -torch.inf) & (values[:, -1] + limit * full >= values[:, 0])
@@ -63,11 +55,9 @@ def enumerate_candidates_ref(
 
 def rungs(size: int, scheme: int, full: float, max_strength: float) -> int:
     """Width M of a ladder over K = `size` entries."""
-    if scheme != RACE_TOP_K:
-        return size if scheme == RACE_SCALE else 2
-    # NumPy: under a fake mode the value of a tensor would be unknown
-    reach = 2 * np.float32(max_strength) * np.float32(full)
-    return max(1, sum(bool(reach > np.float32(2 * rank - 1)) for rank in range(1, size + 1)))
+    if scheme not in (RACE_TOP_K, RACE_SCALE):
+        return 2
+    return race_width(size, full, max_strength, scale=scheme == RACE_SCALE)
 
 
 def _green_of_record(

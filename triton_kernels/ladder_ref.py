@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from caw.triton_kernels.evaluator_step_ref import select_candidate_ref, takes_over_ref
 from caw.triton_kernels.op_indices import RULES, Rule
@@ -83,14 +84,20 @@ def reweight_ladder(
     return Ladder(candidates, needs, 1 + reached.long(), "reweight", delta)
 
 
+def reach(size: int, full: float, max_strength: float) -> int:
+    """How many of `size` ranks (layers) a strength reaches: rank r needs 2 * strength * full > 2 r - 1 in float32."""
+    # NumPy: under a fake mode the value of a tensor would be unknown
+    twice = 2 * np.float32(max_strength) * np.float32(full)
+    return int((twice > 2 * np.arange(1, size + 1, dtype=np.float32) - 1).sum())
+
+
 def race_ladder_top_k(ids: torch.Tensor, race: torch.Tensor, top_k: int, max_strength: float) -> Ladder:
     """Records of a running argmax: winner k races among the k first of `ids` [B, K]; `race` float64 [B, K], -inf = out.
 
     Only ranks that `max_strength` can reach are looked at. Ties go to the smaller id. Width M = reachable ranks.
     """
-    limit = torch.tensor(max_strength, dtype=torch.float32)
-    ranks = torch.arange(1, ids.shape[1] + 1, dtype=torch.float32)
-    width = max(1, int((2 * limit * top_k > 2 * ranks - 1).sum()))
+    width = max(1, reach(ids.shape[1], top_k, max_strength))
+    ranks = torch.arange(1, width + 1, dtype=torch.float32, device=ids.device)
     ids, race = ids[:, :width], race[:, :width]
     beats = (race[:, :, None] > race[:, None, :]) | (
         (race[:, :, None] == race[:, None, :]) & (ids[:, :, None] < ids[:, None, :])
@@ -98,7 +105,7 @@ def race_ladder_top_k(ids: torch.Tensor, race: torch.Tensor, top_k: int, max_str
     earlier = torch.ones(width, width, dtype=torch.bool, device=ids.device).tril(-1)
     is_record = (beats | ~earlier).all(dim=-1) & (race > -torch.inf)
     is_record[:, 0] = True
-    return _compact(ids, ranks[:width].to(ids.device).expand_as(race), is_record, "top_k", float(top_k))
+    return _compact(ids, ranks.expand_as(race), is_record, "top_k", float(top_k))
 
 
 def race_ladder_scale(ids: torch.Tensor, start: torch.Tensor, slope: torch.Tensor, max_strength: float) -> Ladder:

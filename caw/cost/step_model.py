@@ -39,10 +39,12 @@ LOOKUPS = {"embedding": 0, "index_select": 0, "gather": 0, "index": 0}
 # of these arguments only the rows written, or none of it, are touched
 UNREAD = {"commit_kv": ("store", "scratch"), "commit_step": ("store", "scratch"), "enumerate_candidates": ("scores",),
           "ladder_step": ("scores",), "decision_step": ("table", "ring", "floats", "padded")}  # fmt: skip
+# operators that the CUDA extension has instead of Triton, each one kernel
+COMPILED = ("permutation_contains", "permutation_green", "generator_words")
 # memory without contents, other names of tensors, and numbers that travel as arguments of a kernel
 NO_KERNEL = ("empty", "new_empty", "empty_like", "empty_strided", "_unsafe_view", "lift_fresh", "scalar_tensor")
 MODULES = ("commit_kv", "decision_step", "decoder_layer", "enumerate_candidates", "evaluator_step", "green_argmax",
-           "ladder_step", "race_values", "sampling_noise", "sibling_attention", "small_linear",
+           "ladder_step", "race_ladder", "race_values", "sampling_noise", "sibling_attention", "small_linear",
            "topk_softmax")  # fmt: skip
 
 
@@ -103,14 +105,18 @@ def is_view(func: Any) -> bool:
 def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> list[Launch]:
     """Of one of this library's operators; its bytes stand with its first kernel, a layer's with each of its own.
 
-    Raises ValueError for one without a Triton kernel: on a GPU it would run elsewhere.
+    Raises ValueError for one without a kernel: on a GPU it would run elsewhere.
     """
     from caw.triton_kernels.launching import recorded
 
     name = func._schema.name.split("::")[1]
+    if name in COMPILED:
+        return [Launch(name, _bytes_moved(name, func, args, kwargs, out))]
     launcher = next((f for m in MODULES if (f := getattr(_kernels(m), name, None)) is not None), None)
     if launcher is None:
-        raise ValueError(f"expected operators with a Triton kernel in a captured step, got {name}; leave its mode out")
+        raise ValueError(
+            f"expected operators with a kernel of their own in a captured step, got {name}; leave its mode out"
+        )
     with recorded() as launches:
         launcher(*args, **kwargs)
     if name == "decoder_layer":
@@ -162,7 +168,7 @@ def model_of_step(mode: str, shapes: str, dtype: str, batch: int, prefix: int) -
     Args:
         mode: one of `modes.OWN`. shapes: of `shapes.SHAPES`. prefix: tokens in the cache.
 
-    Raises ValueError for a mode that is not this library's or whose step cannot be captured.
+    Raises ValueError for a mode that is not this library's.
     """
     if mode not in OWN:
         raise ValueError(f"modes must be among {', '.join(OWN)} in a model of the step, got {mode!r}; leave it out")
@@ -175,8 +181,7 @@ def model_of_step(mode: str, shapes: str, dtype: str, batch: int, prefix: int) -
     options: dict[str, Any] = {"branching": branching, "max_memory": ROOM, "return_trace": False}
     policy, work = policy or FixedStrength(1.0), Workload(batch, prefix)
     plan = make_plan(facts, watermark, policy, Settings(**options), work, captured=True)
-    if not plan.captured:
-        raise ValueError(f"expected a mode whose step can be captured, got {mode}; leave it out")
+    assert plan.captured, mode
     decoder = Decoder(model, plan)
     config = facts.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from caw import _ext, ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
-from caw.decoding.capturable import capturable, will_capture
+from caw.decoding.capturable import will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
 from caw.decoding.draftable import most_drafts, why_no_drafts
 from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
@@ -117,7 +117,7 @@ def make_plan(
     copies, reach = slots if settings.branching == "batch" else 1, positions_back(history, prompt_cache)
     capacity = cache_places(capacity, facts.device, settings.compile)
     warper = processors or make_warper(limits)
-    captured = will_capture(facts, settings, kernels, limit, capturable(watermark, warper), captured)
+    captured = will_capture(facts, watermark, policy, settings, kernels, limits, warper, limit, captured)
     drops = inside_generate and facts.dropping is not None
     undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=drops or limit is not None)
     spare, carried = None, slots + most_drafts(settings, undrafted)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from caw.triton_kernels.enumerate_candidates_ref import rungs
+from caw.triton_kernels.race_ladder_ref import race_width
 
 
 def topk_softmax_fake(logits: torch.Tensor, k: int, rows: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
@@ -28,6 +29,13 @@ def enumerate_candidates_fake(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     width = rungs(values.shape[1], scheme, full, max_strength)
     needs = values.new_empty((values.shape[0], width))
+    return torch.empty_like(needs, dtype=torch.int64), needs, ids.new_empty((values.shape[0],))
+
+
+def race_ladder_fake(
+    values: torch.Tensor, ids: torch.Tensor, race: torch.Tensor, full: float, max_strength: float, scale: bool
+) -> tuple[torch.Tensor, ...]:
+    needs = values.new_empty((values.shape[0], race_width(values.shape[1], full, max_strength, scale=scale)))
     return torch.empty_like(needs, dtype=torch.int64), needs, ids.new_empty((values.shape[0],))
 
 

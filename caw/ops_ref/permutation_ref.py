@@ -23,11 +23,18 @@ def permutation_head_ref(seeds: torch.Tensor, vocab_size: int, count: int) -> to
     return heads
 
 
-def permutation_green_ref(seeds: torch.Tensor, vocab_size: int, count: int) -> torch.Tensor:
-    """The same entries as a set: int32 [N, ceil(V / 32)], token t is bit t % 32 of word t // 32."""
+def permutation_green_ref(
+    seeds: torch.Tensor, vocab_size: int, count: int, wanted: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The same entries as a set: int32 [N, ceil(V / 32)], token t is bit t % 32 of word t // 32.
+
+    wanted: bool [N], sets of other rows are empty; None = all are.
+    """
     words = (vocab_size + BITS - 1) // BITS
     member = torch.zeros(seeds.shape[0], words * BITS, dtype=torch.int64, device=seeds.device)
     member.scatter_(1, permutation_head_ref(seeds, vocab_size, count), 1)
+    if wanted is not None:
+        member *= wanted[:, None]
     packed = (member.view(-1, words, BITS) << torch.arange(BITS, device=seeds.device)).sum(dim=-1)
     return torch.where(packed >= 1 << 31, packed - (1 << 32), packed).to(torch.int32)
 

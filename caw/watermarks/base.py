@@ -17,6 +17,7 @@ import torch
 
 from caw import ops
 from caw.record import RECORD_SIZE, Record
+from caw.triton_kernels.enumerate_candidates_ref import rungs
 from caw.triton_kernels.ladder_ref import Ladder, Rule
 from caw.watermarks import keys
 from caw.watermarks.payload import PayloadCode, PayloadScores
@@ -233,6 +234,23 @@ class Watermark(ABC):
             native.scheme, native.threshold, self.full, max_strength,
         )  # fmt: skip
         return Ladder(candidates, needs, counts, self.rule, self.full)
+
+    def fixed_on(self, device: torch.device) -> bool:
+        """Whether `fixed_ladder` of a `placed` watermark runs on the device alone, so that a CUDA graph can hold it."""
+        return self.native is not None
+
+    def placed(self: W, device: torch.device) -> W:
+        """This watermark with the tensors that its ladders read on the device; the same object if it has none."""
+        return self
+
+    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
+        """`ladder`, `rungs(max_strength)` columns wide, by the same operations whatever the numbers are."""
+        return self.native_ladder(position, max_strength)
+
+    def rungs(self, max_strength: float) -> int:
+        """M, the width of fixed ladders."""
+        assert self.native is not None
+        return rungs(RECORD_SIZE, self.native.scheme, self.full, max_strength)
 
     @abstractmethod
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:

@@ -17,10 +17,12 @@ from typing import ClassVar, Literal
 
 import torch
 
+from caw import ops
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.defaults import TOP_K_EXP
 from caw.record import RECORD_SIZE
 from caw.triton_kernels.ladder_ref import Ladder, Rule, race_ladder_scale, race_ladder_top_k
+from caw.triton_kernels.race_ladder_ref import race_width
 from caw.watermarks.base import Position
 from caw.watermarks.formats.dual_key import DualKeyRace
 from caw.watermarks.formats.foreign import require_vocab_size
@@ -120,14 +122,28 @@ class EXP(Formatted):
 
         The race itself leaves the sampling noise out, so that at strength 1 it is the watermark's own.
         """
-        record = position.record
-        noise = self.scheme.noise(position.context, record.ids)
-        start = record.values.double()
-        race = position.race_values.double() / self.temperature + noise
-        race = torch.where(record.values > -torch.inf, race, -torch.inf)
+        record, race = position.record, self._race(position)
         if self.strength == "top_k":
             ladder = race_ladder_top_k(record.ids, race, self.top_k, max_strength)
         else:
+            start = record.values.double()
             slope = torch.where(race > -torch.inf, race - start, -torch.inf)
             ladder = race_ladder_scale(record.ids, start, slope, max_strength)
         return ladder.only_original(~self.scheme.marks(position.context))
+
+    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
+        if self.native is not None:
+            return super().fixed_ladder(position, max_strength)
+        at, race = position.record, self._race(position)
+        found = ops.race_ladder(at.values, at.ids, race, self.full, max_strength, self.strength == "scale")
+        return Ladder(*found, self.rule, self.full).only_original(~self.scheme.marks(position.context))
+
+    def rungs(self, max_strength: float) -> int:
+        return race_width(RECORD_SIZE, self.full, max_strength, scale=self.strength == "scale")
+
+    def _race(self, position: Position) -> torch.Tensor:
+        """Race values of the record, float64 [B, K]."""
+        record = position.record
+        race = position.race_values.double() / self.temperature
+        race = race + self.scheme.noise(position.context, record.ids)
+        return torch.where(record.values > -torch.inf, race, -torch.inf)

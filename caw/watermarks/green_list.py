@@ -36,29 +36,40 @@ class KeyedLists(ABC):
 
         The vocabulary is scanned only if the record holds no green token and one beyond it could still be chosen.
         """
-        record = position.record
-        green = self.green_tokens(position.context, record.ids) & (record.values > -torch.inf)
-        found = green.any(dim=1)
-        column = green.int().argmax(dim=1, keepdim=True)
-        token = torch.where(found, record.ids.gather(1, column)[:, 0], -1)
-        logit = torch.where(found, record.values.gather(1, column)[:, 0], -torch.inf)
-        # whether a token just below the record could still win if it were green
-        limit = torch.tensor(max_strength, dtype=torch.float32, device=record.values.device)
-        last = record.values[:, -1]
-        reachable = (last > -torch.inf) & (last + limit * delta >= record.values[:, 0])
-        rows = (~found & reachable).nonzero()[:, 0]
+        token, logit, wanted = self._of_record(position, delta, max_strength)
+        rows = wanted.nonzero()[:, 0]
         if rows.numel():
-            token[rows], logit[rows] = self._scan(position, rows)
+            scores = position.scores[rows].float()
+            green = self.green_vocabulary(position.context[rows], scores.shape[1])
+            token[rows], logit[rows] = greatest_green(scores, green)
         return token, logit
 
-    def _scan(self, position: Position, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Likeliest green token of whole rows: (token or -1, logit), ties to the smaller id."""
-        scores = position.scores[rows].float()
-        green = self.green_vocabulary(position.context[rows], scores.shape[1])
-        masked = torch.where(green, scores, -torch.inf)
-        best = masked.max(dim=1, keepdim=True).values
-        token = (green & (masked == best)).int().argmax(dim=1)
-        return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
+    def _of_record(
+        self, position: Position, delta: float, max_strength: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The first green token of each record and its logit, and whether one beyond it is wanted, bool [B]."""
+        record = position.record
+        green = self.green_tokens(position.context, record.ids) & (record.values > -torch.inf)
+        token, logit = first_green(record.ids, record.values, green)
+        # whether a token just below the record could still win if it were green
+        last = record.values[:, -1]
+        reachable = (last > -torch.inf) & (last + torch.full_like(last, max_strength) * delta >= record.values[:, 0])
+        return token, logit, (token < 0) & reachable
+
+
+def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for none."""
+    found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
+    token = torch.where(found, ids.gather(1, column)[:, 0], -1)
+    return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
+
+
+def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The green token (bool [B, V]) of the greatest score (float32 [B, V]), ties to the smaller id; -1 for none."""
+    masked = torch.where(green, scores, -torch.inf)
+    best = masked.max(dim=1, keepdim=True).values
+    token = (green & (masked == best)).int().argmax(dim=1)
+    return torch.where(best[:, 0] > -torch.inf, token, -1), best[:, 0]
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,9 @@ class GreenList(KeyedLists, Watermark):
         f = self.green_fraction
         return f * (1 - f) * (1 - 2 * f)
 
+    def rungs(self, max_strength: float) -> int:
+        return 2
+
     def validate(self) -> None:
         require_number("gamma", self.gamma, 0, 1, closed=False)
         require_number("delta", self.delta, 0, MAX_DELTA, closed=True)
@@ -116,6 +130,20 @@ class GreenScheme(KeyedLists, Scheme):
     def fraction(self) -> float:
         """Probability that a token is green under the null hypothesis."""
 
+    def likeliest_green_fixed(
+        self, position: Position, delta: float, max_strength: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`likeliest_green` without reading anything back."""
+        token, logit, wanted = self._of_record(position, delta, max_strength)
+        scores = position.scores.float()
+        green = self.green_wanted(position.context, scores.shape[1], wanted)
+        beyond, its = greatest_green(scores, green)
+        return torch.where(wanted, beyond, token), torch.where(wanted, its, logit)
+
+    def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
+        """`green_vocabulary` of the rows that are wanted (bool [B]); of others it may be anything."""
+        return self.green_vocabulary(context, vocab_size)
+
 
 class FormattedList(Formatted, GreenList):
     """A green-list watermark that has a format."""
@@ -134,6 +162,13 @@ class FormattedList(Formatted, GreenList):
 
     def green_vocabulary(self, context: torch.Tensor, vocab_size: int) -> torch.Tensor:
         return self.scheme.green_vocabulary(context, vocab_size)
+
+    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
+        if self.native is not None:
+            return super().fixed_ladder(position, max_strength)
+        token, logit = self.scheme.likeliest_green_fixed(position, self.full, max_strength)
+        ids, values = position.record.ids, position.record.values
+        return reweight_ladder(ids[:, 0], values[:, 0], token, logit, self.full, max_strength)
 
     def likeliest_green(
         self, position: Position, delta: float, max_strength: float

@@ -12,6 +12,7 @@ symbols of log2(r) bits, high ones first. Blocks are that small so that a reader
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,6 +147,10 @@ class Payload:
         """The symbols in [0, r) themselves, int64 [B]; ValueError where only the number of bits is known."""
         return context.new_zeros(context.shape[0])
 
+    def placed(self, device: torch.device) -> Payload:
+        """This payload with what contexts are looked up in on the device."""
+        return self
+
     def check_writable(self) -> None:
         """Raise ValueError where a text is to be marked without knowing with what."""
         return
@@ -172,6 +177,11 @@ class Bits(Payload):
     def symbols(self, context: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
         self.check_writable()
         return self._word.to(context.device)[self.positions(context, keys)]
+
+    def placed(self, device: torch.device) -> Bits:
+        other = copy.copy(self)
+        other._word = self._word.to(device)
+        return other
 
     def check_writable(self) -> None:
         if self.message is None:

@@ -6,6 +6,7 @@ the numbers of one system: those that mark a text at generation and those that s
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from functools import cached_property
@@ -20,6 +21,8 @@ from caw.watermarks.payload import PayloadCode, PayloadScores
 Keys = tuple[int, ...]
 """What a scheme derives from one user's key, in an order of its own."""
 
+S = TypeVar("S", bound="Scheme")
+
 
 class Scheme(ABC):
     """The numbers of one format.
@@ -30,12 +33,14 @@ class Scheme(ABC):
     compat_tail: which tail that system's detector reports as p-value.
     native: parameters of the compiled ops; None where only PyTorch code serves the scheme.
     code: of the payload; None without one.
+    tables: attributes that are tensors, which marking looks numbers up in.
     """
 
     foreign: ClassVar[bool] = False
     compat_tail: ClassVar[Literal["exact", "normal"]] = "exact"
     native: Native | None = None
     code: PayloadCode | None = None
+    tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, secret: int, window: int) -> None:
         self.window, self.keys = window, self.derive(secret)
@@ -52,6 +57,22 @@ class Scheme(ABC):
     def marks(self, context: torch.Tensor) -> torch.Tensor:
         """Whether the system marks after contexts int64 [B, W], bool [B]."""
         return torch.ones(context.shape[0], dtype=torch.bool, device=context.device)
+
+    def placed(self: S, device: torch.device) -> S:
+        """The same scheme with the tensors that it reads on the device, so that nothing moves when it is asked."""
+        other = copy.copy(self)
+        for name in self.tables:
+            setattr(other, name, getattr(self, name).to(device))
+        other.settle(device)
+        return other
+
+    def settle(self, device: torch.device) -> None:
+        """Change whatever else a scheme on the device does otherwise."""
+        return
+
+    def stays_on(self, device: torch.device) -> bool:
+        """Whether the numbers of a `placed` scheme are made on the device alone."""
+        return True
 
     def share(self, other: Any) -> None:
         """Take from the same scheme under another key what no key changes and is costly to work out twice."""
@@ -148,6 +169,14 @@ class Formatted(Watermark):
     def with_key(self: F, key: Any) -> F:
         other = super().with_key(key)
         other.scheme.share(self.scheme)
+        return other
+
+    def fixed_on(self, device: torch.device) -> bool:
+        return self.native is not None or self.scheme.stays_on(device)
+
+    def placed(self: F, device: torch.device) -> F:
+        other = copy.copy(self)
+        other.__dict__["scheme"] = self.scheme.placed(device)
         return other
 
     def check_readable(self) -> None:

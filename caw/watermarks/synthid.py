@@ -18,6 +18,7 @@ refused (`shared_places`). So are tables so small that chance patterns in them s
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 
 from caw.checks import require_choice, require_int
-from caw.triton_kernels.ladder_ref import Ladder, Rule, layer_ladder
+from caw.triton_kernels.ladder_ref import Ladder, Rule, layer_ladder, reach
 from caw.watermarks import keys
 from caw.watermarks.base import MISSING, Position, TokenScores, Watermark
 
@@ -130,6 +131,11 @@ class SynthID(Watermark):
         generator = torch.Generator().manual_seed(self.sampling_table_seed)
         return torch.randint(0, 2, (self.sampling_table_size,), generator=generator)
 
+    @cached_property
+    def shares(self) -> torch.Tensor:
+        """The bits as float32, to be multiplied by probabilities."""
+        return self.table.float()
+
     @property
     def bit_fraction(self) -> float:
         """Probability that a bit is one under the null hypothesis."""
@@ -175,15 +181,13 @@ class SynthID(Watermark):
         """Winners after 0, 1, ... layers; the same float32 operations as transformers' `update_scores`."""
         scores = position.scores.float()
         warped = scores if position.warped is None else position.warped.float()
-        limit = torch.tensor(max_strength, dtype=torch.float32)
-        layers = int((2 * limit * self.full > 2 * torch.arange(1, self.depth + 1, dtype=torch.float32) - 1).sum())
         noise = torch.where(warped > -torch.inf, scores - warped, 0.0)
         tokens = torch.arange(scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
         hashes = self.hashes(position.context, tokens)
         probs = torch.softmax(warped, dim=1)
-        table = self.table.to(device=scores.device, dtype=torch.float32)
+        table = self.shares.to(scores.device)
         winners = [position.record.ids[:, 0]]
-        for layer in range(layers):
+        for layer in range(self.rungs(max_strength) - 1):
             g = self._read(table, hashes, layer)
             mass = (g * probs).sum(dim=1, keepdim=True)
             probs = probs * (1 + g - mass)
@@ -191,6 +195,20 @@ class SynthID(Watermark):
             logs = torch.log(probs).nan_to_num_(nan=LEAST, posinf=LEAST, neginf=LEAST)
             winners.append(logs.add_(noise).argmax(dim=1))
         return layer_ladder(torch.stack(winners, dim=1), self.full)
+
+    def fixed_on(self, device: torch.device) -> bool:
+        return True
+
+    def placed(self, device: torch.device) -> SynthID:
+        other = copy.copy(self)
+        other.__dict__["shares"] = self.shares.to(device)
+        return other
+
+    def fixed_ladder(self, position: Position, max_strength: float) -> Ladder:
+        return self.ladder(position, max_strength)
+
+    def rungs(self, max_strength: float) -> int:
+        return 1 + reach(self.depth, self.full, max_strength)
 
     def score_tokens(self, ids: torch.Tensor) -> TokenScores:
         """Each token's (weighted) mean bit; the first ngram_len - 1 tokens are skipped, as transformers does."""

@@ -267,13 +267,15 @@ __device__ int targets_in_parallel(
 
 // One block a seed. Draws are made in parallel; the swaps follow one another, on lines that were brought to the cache.
 __global__ void permutation_kernel(
-    const int64_t* seeds, int64_t size, int64_t count, uint32_t* orders, int64_t* heads, int32_t* sets, int64_t words) {
+    const int64_t* seeds, const bool* wanted, int64_t size, int64_t count, uint32_t* orders, int64_t* heads,
+    int32_t* sets, int64_t words) {
   __shared__ uint32_t state[kStateSize];
   __shared__ uint32_t target[kStateSize];
   const int64_t row = blockIdx.x;
   uint32_t* order = orders + row * size;
-  for (int64_t i = threadIdx.x; i < size; i += kListThreads) order[i] = uint32_t(i);
   for (int64_t i = threadIdx.x; sets && i < words; i += kListThreads) sets[row * words + i] = 0;
+  if (wanted && !wanted[row]) return;  // the whole block
+  for (int64_t i = threadIdx.x; i < size; i += kListThreads) order[i] = uint32_t(i);
   start_in_block(state, uint32_t(seeds[row]));
   for (int64_t first = 0; first < count; first += kStateSize) {
     advance_in_parallel(state);
@@ -297,15 +299,19 @@ __global__ void permutation_kernel(
   }
 }
 
-Tensor permutation(const Tensor& seeds, int64_t vocab_size, int64_t count, bool as_set) {
+Tensor permutation(
+    const Tensor& seeds, int64_t vocab_size, int64_t count, bool as_set, const std::optional<Tensor>& wanted) {
   require_list(seeds, vocab_size, count);
+  if (wanted) require_wanted(*wanted, seeds);
   const Tensor numbers = dense(seeds);
   const int64_t rows = numbers.size(0), words = (vocab_size + 31) / 32;
   Tensor out = as_set ? make({rows, words}, ScalarType::Int, &seeds) : make({rows, count}, ScalarType::Long, &seeds);
   Tensor orders = make({rows, vocab_size}, ScalarType::Int, &seeds);
+  const Tensor flags = wanted ? dense(*wanted) : numbers;
+  const bool* asked = wanted ? static_cast<const bool*>(flags.const_data_ptr()) : nullptr;
   if (rows > 0) {
     permutation_kernel<<<unsigned(rows), kListThreads, 0, current_stream(seeds)>>>(
-        numbers.const_data_ptr<int64_t>(), vocab_size, count, static_cast<uint32_t*>(orders.mutable_data_ptr()),
+        numbers.const_data_ptr<int64_t>(), asked, vocab_size, count, static_cast<uint32_t*>(orders.mutable_data_ptr()),
         as_set ? nullptr : out.mutable_data_ptr<int64_t>(),
         as_set ? static_cast<int32_t*>(out.mutable_data_ptr()) : nullptr, words);
     require_launched();
@@ -385,11 +391,12 @@ Tensor generator_words(const Tensor& seeds, const Tensor& indices) {
 }
 
 Tensor permutation_head(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  return permutation(seeds, vocab_size, count, false);
+  return permutation(seeds, vocab_size, count, false, std::nullopt);
 }
 
-Tensor permutation_green(const Tensor& seeds, int64_t vocab_size, int64_t count) {
-  return permutation(seeds, vocab_size, count, true);
+Tensor permutation_green(
+    const Tensor& seeds, int64_t vocab_size, int64_t count, const std::optional<Tensor>& wanted) {
+  return permutation(seeds, vocab_size, count, true, wanted);
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ def calls() -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     for size in (1, 8, 625, 1300):
         for count in {0, size // 4, size}:
             yield f"head {size} {count}", "permutation_head", (seeds, size, count)
-            yield f"green {size} {count}", "permutation_green", (seeds, size, count)
+            yield f"green {size} {count}", "permutation_green", (seeds, size, count, seeds > 0)
             tokens = torch.randint(-1, size + 1, (4,), generator=generator)
             yield f"contains {size} {count}", "permutation_contains", (seeds, tokens, size, count)
     yield "words", "generator_words", (seeds, torch.tensor([0, 623, 624, 1999]))

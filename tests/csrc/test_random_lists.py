@@ -47,6 +47,10 @@ def test_sets_hold_the_heads(size: int) -> None:
     for count in (0, size // 3, size):
         got = ops.permutation_green(seeds, size, count)
         assert torch.equal(got, permutation_green_ref(seeds, size, count))
+        wanted = seeds % 2 == 0
+        some = ops.permutation_green(seeds, size, count, wanted)
+        assert torch.equal(some, permutation_green_ref(seeds, size, count, wanted))
+        assert torch.equal(some, got * wanted[:, None])
         assert torch.equal(ops.permutation_head(seeds, size, count), permutation_head_ref(seeds, size, count))
 
 

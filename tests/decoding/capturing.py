@@ -165,11 +165,21 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
     step.step.model, decoder.attention = model, caw_attention(model)
     loop = [] if step.step.loop is None else [copy.copy(step.step.loop), step.state.evidence]
     step.step.loop = loop[0] if loop else None
-    for owner in (step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop):
-        for name, value in vars(owner).items():
+    owners = [step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
+    for owner in (*owners, *_placed(step.step.watermark)):
+        for name, value in list(vars(owner).items()):
             if isinstance(value, torch.Tensor):
-                setattr(owner, name, fake(value))
+                vars(owner)[name] = fake(value)
     return step
+
+
+def _placed(watermark: Any) -> list[Any]:
+    """What holds the tables of a step's watermark: of formats without kernels they are the step's own."""
+    if watermark is None or watermark.native is not None:
+        return []
+    scheme = getattr(watermark, "scheme", None)
+    payload = getattr(scheme, "payload", None)
+    return [owner for owner in (watermark, scheme, payload) if owner is not None]
 
 
 def _networks(step: DeviceStep) -> list[torch.nn.Module]:

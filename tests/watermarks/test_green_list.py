@@ -12,7 +12,7 @@ from caw.triton_kernels.ladder_ref import Ladder
 
 from caw.record import RECORD_SIZE, Record
 from caw.testing import margin
-from caw.watermarks import KGW, Position, TokenScores, Unigram
+from caw.watermarks import KGW, Position, TokenScores, Unigram, green_list
 from caw.watermarks.green_list import GreenList
 
 
@@ -198,10 +198,11 @@ def test_the_scan_changes_only_the_rows_that_need_it(monkeypatch: pytest.MonkeyP
     scores = torch.stack([-0.01 * torch.arange(300.0), -torch.arange(300.0)])  # row 1: beyond reach
     watermark = MaskList(key=1, mask=tuple(i == 150 for i in range(300)), delta=2.0)
     scanned: list[Any] = []
-    original = GreenList._scan
-    monkeypatch.setattr(GreenList, "_scan", lambda self, at, rows: scanned.append(rows) or original(self, at, rows))
+    original = green_list.greatest_green
+    noted = lambda found, green: scanned.append(found) or original(found, green)  # noqa: E731
+    monkeypatch.setattr(green_list, "greatest_green", noted)
     ladder = watermark.ladder(position(scores, 0), 1.0)
-    assert [rows.tolist() for rows in scanned] == [[0]]
+    assert len(scanned) == 1 and torch.equal(scanned[0], scores[:1])
     assert ladder.counts.tolist() == [2, 1]
     watermark.ladder(position(scores[1:], 0), 1.0)
     assert len(scanned) == 1

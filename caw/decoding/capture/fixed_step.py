@@ -13,8 +13,7 @@ from caw.decoding.plan import Plan
 from caw.decoding.sampling import GumbelNoise
 from caw.decoding.state import DecodeState
 from caw.decoding.step import Step
-from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.enumerate_candidates_ref import rungs
+from caw.record import Record
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position
 
@@ -30,6 +29,8 @@ class FixedStep(Step):
 
     def __init__(self, model: Any, plan: Plan) -> None:
         super().__init__(model, plan)
+        if self.watermark is not None:
+            self.watermark = self.watermark.placed(plan.facts.device)
         # one graph without a gap or an error: a gap would read back
         self.body = torch.compile(model, fullgraph=True, dynamic=False) if plan.settings.compile else None
         self.ring: OutputRing | None = None
@@ -37,10 +38,7 @@ class FixedStep(Step):
     @property
     def rungs(self) -> int:
         """M, how wide the ladders are."""
-        native = self.watermark.native if self.watermark is not None else None
-        if self.watermark is None or native is None:
-            return 1
-        return rungs(RECORD_SIZE, native.scheme, self.watermark.full, self.max_strength)
+        return 1 if self.watermark is None else self.watermark.rungs(self.max_strength)
 
     def worth_doing(self, rows: torch.Tensor) -> bool:
         return True
@@ -51,7 +49,7 @@ class FixedStep(Step):
 
     def watermark_ladder(self, state: DecodeState, position: Position) -> Ladder:
         assert self.watermark is not None
-        return self.watermark.native_ladder(position, self.max_strength)
+        return self.watermark.fixed_ladder(position, self.max_strength)
 
     def most_candidates(self, state: DecodeState, ladder: Ladder, counts: torch.Tensor) -> int:
         return ladder.candidates.shape[1]

@@ -26,8 +26,7 @@ ALL_ROWS = 64  # of so many candidates all records cost what those of the origin
 
 def fusible(plan: Plan) -> bool:
     """Whether the two operators know all that is asked: no target, no log-probabilities, no copies of the prefix."""
-    known = plan.watermark is None or plan.watermark.native is not None
-    return known and plan.loop is None and not plan.limits.log_probs and plan.copies == 1 and plan.kernels.native
+    return plan.loop is None and not plan.limits.log_probs and plan.copies == 1 and plan.kernels.native
 
 
 class Rungs(NamedTuple):
@@ -81,10 +80,12 @@ class FusedStep(FixedStep):
 
     def rungs_of(self, state: DecodeState, slots: int) -> Rungs:
         """The ladder of each row and its first `slots` candidates, or the one that waits."""
-        if self.watermark is not None and self.limits.factors:  # each row up to the greatest strength of its own
+        watermark = self.watermark
+        # a format that `ladder_step` does not know, or each row up to the greatest strength of its own
+        if watermark is not None and (watermark.native is None or self.limits.factors):
             ladder, waiting = self.ladder(state), state.pending[:, None]
             carried = torch.where(waiting >= 0, waiting, ladder.candidates[:, :slots])
-            return Rungs(ladder.candidates, ladder.needs, ladder.counts, carried)
+            return Rungs(ladder.candidates.contiguous(), ladder.needs.contiguous(), ladder.counts, carried)
         scores, warped = self.choice_logits(state)
         record = state.current if scores is state.logits else self.record(scores)
         if self.watermark is None:

@@ -11,9 +11,9 @@ from caw.checks import require_int
 from caw.watermarks.base import MISSING, Position, TokenScores, contexts_of
 from caw.watermarks.formats import sbw
 from caw.watermarks.formats.foreign import ForeignScheme, require_two_lists
-from caw.watermarks.formats.lists import PermutationLists
+from caw.watermarks.formats.lists import DrawnLists, PermutationLists
 from caw.watermarks.formats.rules import NGRAMS_ONCE, SeedRule
-from caw.watermarks.green_list import GreenScheme
+from caw.watermarks.green_list import GreenScheme, first_green
 
 MAX_WIDTH = 64
 TESTED_AT_ONCE = 8  # a list costs some 0.1 ms, and one test in 1 / gamma finds a green token
@@ -26,6 +26,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
     """
 
     compat_tail = "normal"
+    tables = ("table",)
 
     def __init__(
         self, format_name: str, rule: SeedRule, secret: int, gamma: float, width: int | None, size: int | None
@@ -42,8 +43,21 @@ class ForeignLists(ForeignScheme, GreenScheme):
         super().__init__(format_name, secret, self.width, size)
 
     @cached_property
-    def lists(self) -> PermutationLists:
+    def table(self) -> torch.Tensor:
+        """What the rule looks seeds up in, int64; nothing in it for rules without."""
+        rule = self.rule.table
+        return torch.empty(0, dtype=torch.int64) if rule is None else rule(self.keys[0], self.vocab_size)
+
+    @cached_property
+    def lists(self) -> PermutationLists | DrawnLists:
         return PermutationLists(self.vocab_size, int(self.vocab_size * self.gamma), keep=not self.rule.salted)
+
+    def settle(self, device: torch.device) -> None:
+        if not self.rule.philox:
+            self.lists = DrawnLists(self.lists.vocab_size, self.lists.size)
+
+    def stays_on(self, device: torch.device) -> bool:
+        return self.rule.philox or device.type != "cuda" or ops.has_kernel("permutation_contains", "cuda")
 
     def share(self, other: ForeignLists) -> None:
         """The lists drawn: a key changes seeds, and a seed has one list. So many keys need no more room than one."""
@@ -58,7 +72,8 @@ class ForeignLists(ForeignScheme, GreenScheme):
     def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; missing tokens count as 0 and mean nothing."""
         used = context[:, context.shape[1] - self.needed :].clamp_min(0)
-        return self.rule.seeds(self.keys[0], self.vocab_size, used, tokens.clamp_min(0)).expand(tokens.shape)
+        found = self.rule.seeds(self.keys[0], self.vocab_size, used, tokens.clamp_min(0), self.table)
+        return found.expand(tokens.shape)
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
         """Whether the system marks after contexts [B, W] (it wants `width` tokens before), bool [B]."""
@@ -77,6 +92,12 @@ class ForeignLists(ForeignScheme, GreenScheme):
             tokens = torch.arange(vocab_size, device=context.device).expand(context.shape[0], -1)
             return self.green_tokens(context, tokens)
         masks = self.lists.masks(self.seeds(context, context[:, -1:])[:, 0], vocab_size)
+        return masks & self.marks(context)[:, None]
+
+    def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
+        if not isinstance(self.lists, DrawnLists):
+            return self.green_vocabulary(context, vocab_size)
+        masks = self.lists.masks(self.seeds(context, context[:, -1:])[:, 0], vocab_size, wanted)
         return masks & self.marks(context)[:, None]
 
     def score_ref(self, ids: torch.Tensor) -> TokenScores:
@@ -111,9 +132,7 @@ class TestedLists(ForeignLists):
     def likeliest_green(
         self, position: Position, delta: float, max_strength: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ids, values = self._tested(position)
-        limit = torch.tensor(max_strength, dtype=torch.float32, device=values.device)
-        could_win = (values > -torch.inf) & (values + limit * delta >= position.record.values[:, :1])
+        ids, values, could_win = self._within_reach(position, delta, max_strength)
         token = torch.full_like(ids[:, 0], -1)
         logit = torch.full_like(values[:, 0], -torch.inf)
         for start in range(0, ids.shape[1], TESTED_AT_ONCE):
@@ -122,11 +141,22 @@ class TestedLists(ForeignLists):
             if not rows.numel():
                 break
             green = self.green_tokens(position.context[rows], ids[rows, part]) & could_win[rows, part]
-            first = green.int().argmax(dim=1, keepdim=True)
-            found = green.any(dim=1)
-            token[rows] = torch.where(found, ids[rows, part].gather(1, first)[:, 0], -1)
-            logit[rows] = torch.where(found, values[rows, part].gather(1, first)[:, 0], -torch.inf)
+            token[rows], logit[rows] = first_green(ids[rows, part], values[rows, part], green)
         return token, logit
+
+    def likeliest_green_fixed(
+        self, position: Position, delta: float, max_strength: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ids, values, could_win = self._within_reach(position, delta, max_strength)
+        return first_green(ids, values, self.green_tokens(position.context, ids) & could_win)
+
+    def _within_reach(
+        self, position: Position, delta: float, max_strength: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """`_tested`, and whether each token would win if it were green, bool [B, N]."""
+        ids, values = self._tested(position)
+        limit = torch.full_like(values[:, :1], max_strength)
+        return ids, values, (values > -torch.inf) & (values + limit * delta >= position.record.values[:, :1])
 
     def _tested(self, position: Position) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens tested, int64 [B, N], and their logits with the noise, the greatest first."""

@@ -15,6 +15,33 @@ BLOCK = 1 << 26  # bytes of lists drawn at once
 WORD = 32
 
 
+class DrawnLists:
+    """Membership in the same lists as `PermutationLists`, drawn where the seeds are at every question.
+
+    Nothing is kept and nothing read back, so a CUDA graph can hold the questions.
+    """
+
+    def __init__(self, vocab_size: int, size: int) -> None:
+        self.vocab_size, self.size = vocab_size, size
+
+    def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """As `PermutationLists.contains`."""
+        flat, ids = seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous()
+        return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
+
+    def masks(self, seeds: torch.Tensor, vocab_size: int, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        """As `PermutationLists.masks`; all false where not wanted (bool [B]), which costs next to nothing."""
+        sets = ops.permutation_green(seeds.contiguous(), self.vocab_size, self.size, wanted)
+        return unpacked(sets, self.vocab_size, vocab_size)
+
+
+def unpacked(sets: torch.Tensor, known: int, vocab_size: int) -> torch.Tensor:
+    """Sets of tokens below `known`, int32 [B, words], as bool [B, vocab_size]."""
+    bits = (sets[:, :, None] >> torch.arange(WORD, dtype=torch.int32, device=sets.device)) & 1
+    lists = bits.flatten(1)[:, :known].bool()
+    return torch.nn.functional.pad(lists, (0, max(0, vocab_size - known)))[:, :vocab_size]
+
+
 def draws_on_device(seeds: torch.Tensor) -> bool:
     """Whether lists are drawn on the seeds' own device, a GPU with the CUDA extension. Nothing is kept there."""
     return seeds.is_cuda and ops.has_kernel("permutation_contains", "cuda")
@@ -41,8 +68,7 @@ class PermutationLists:
         Tokens of V or more are in no list.
         """
         if draws_on_device(seeds):
-            flat, ids = seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous()
-            return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
+            return DrawnLists(self.vocab_size, self.size).contains(seeds, tokens)
         device = seeds.device
         flat, ids = seeds.reshape(-1).cpu(), tokens.reshape(-1).cpu()
         if not self.capacity:  # to follow one token through the draws is a third of the work of drawing the list
@@ -63,15 +89,10 @@ class PermutationLists:
     def masks(self, seeds: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """The lists of seeds int64 [B] as bool [B, vocab_size]; false for ids of V or more."""
         if draws_on_device(seeds):
-            sets = ops.permutation_green(seeds.contiguous(), self.vocab_size, self.size)
-        else:
-            unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
-            rows, place = self._lists(unique)
-            sets = rows[place][inverse]
-        bits = (sets[:, :, None] >> torch.arange(WORD, device=sets.device)) & 1
-        lists = bits.flatten(1)[:, : self.vocab_size].bool()
-        missing = max(0, vocab_size - self.vocab_size)
-        return torch.nn.functional.pad(lists, (0, missing))[:, :vocab_size].to(seeds.device)
+            return DrawnLists(self.vocab_size, self.size).masks(seeds, vocab_size)
+        unique, inverse = torch.unique(seeds.cpu(), return_inverse=True)
+        rows, place = self._lists(unique)
+        return unpacked(rows[place][inverse], self.vocab_size, vocab_size).to(seeds.device)
 
     def _lists(self, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(table of lists int32 [*, words], row of each seed in it) for sorted unique seeds [N]."""

@@ -50,6 +50,9 @@ class NativeScheme(Scheme):
     def check_writable(self) -> None:
         self.payload.check_writable()
 
+    def settle(self, device: torch.device) -> None:
+        self.payload = self.payload.placed(device)
+
     def score(self, ids: torch.Tensor) -> TokenScores:
         if self.native is None:
             return self.score_ref(ids)

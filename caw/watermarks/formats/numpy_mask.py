@@ -7,7 +7,7 @@ of sha256 of the key as a little-endian int64.
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class MaskList(ForeignScheme, GreenScheme):
     """One mask for every position; tokens beyond it are not green."""
 
     compat_tail = "normal"
+    tables = ("mask",)
     width = 0
 
     def __init__(self, format_name: str, secret: int, gamma: float, size: int | None) -> None:
@@ -37,12 +38,17 @@ class MaskList(ForeignScheme, GreenScheme):
         self.gamma = gamma
         super().__init__(format_name, secret, 0, size)
 
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """Which tokens are green, bool [V]."""
+        return numpy_mask(self.keys[0], self.gamma, self.vocab_size)
+
     @property
     def fraction(self) -> float:
-        return float(numpy_mask(self.keys[0], self.gamma, self.vocab_size).sum()) / self.vocab_size
+        return float(self.mask.sum()) / self.vocab_size
 
     def green_tokens(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        mask = numpy_mask(self.keys[0], self.gamma, self.vocab_size).to(tokens.device)
+        mask = self.mask.to(tokens.device)
         inside = (tokens >= 0) & (tokens < self.vocab_size)
         return mask[torch.where(inside, tokens, 0)] & inside
 

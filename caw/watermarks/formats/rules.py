@@ -23,7 +23,8 @@ from caw.watermarks.formats import sbw, seeding
 class SeedRule:
     """One seeding scheme of one system.
 
-    seeds: see `seeding.Seeds`. width: default context width, which counts the candidate if salted.
+    seeds: see `seeding.Seeds`. table: what they are looked up in; None = nothing.
+    width: default context width, which counts the candidate if salted.
     salted: the candidate is hashed too. tested: how many of the likeliest tokens a salted rule tests; 0 = all.
     keyless: a seed that contexts with token 0 have under every key, so that its list says nothing about the key; None =
         there is no such seed. philox: a Philox word decides about each token; there is no list.
@@ -31,6 +32,7 @@ class SeedRule:
     """
 
     seeds: seeding.Seeds
+    table: seeding.Table | None = None
     width: int = 1
     salted: bool = False
     tested: int = 0
@@ -41,29 +43,29 @@ class SeedRule:
 
 
 NGRAMS_ONCE = ("lm-watermarking", "sbw")  # formats whose own detectors count each n-gram of a text once
-_TIME = SeedRule(seeding.markllm_kgw("time"), modulo=True)
+_TIME = SeedRule(seeding.markllm_kgw("time"), seeding.vocabulary_table, modulo=True)
 _SIMPLE = SeedRule(seeding.additive, keyless=0)
 _SBW_SELFHASH = SeedRule(sbw.selfhash, width=4, salted=True, philox=True, pads=True)
 FOREIGN: dict[str, dict[str, SeedRule]] = {
     "transformers": {
         "lefthash": SeedRule(seeding.transformers_lefthash, keyless=0),
-        "selfhash": SeedRule(seeding.transformers_selfhash, salted=True, tested=40),
+        "selfhash": SeedRule(seeding.transformers_selfhash, seeding.keyed_table, salted=True, tested=40),
     },
     "lm-watermarking": {
         "lefthash": _SIMPLE,
         "simple_1": _SIMPLE,
         "additive": _SIMPLE,
-        "minhash": SeedRule(seeding.minhash, width=4, keyless=seeding.HASH_OF_ZERO),
-        "skipgram": SeedRule(seeding.skipgram, width=5, keyless=seeding.HASH_OF_ZERO),
-        "selfhash": SeedRule(seeding.minhash_selfhash, width=4, salted=True, tested=41),
-        "algorithm-3": SeedRule(seeding.minhash_selfhash, width=4, salted=True, tested=41),
+        "minhash": SeedRule(seeding.minhash, seeding.fixed_table, width=4, keyless=seeding.HASH_OF_ZERO),
+        "skipgram": SeedRule(seeding.skipgram, seeding.fixed_table, width=5, keyless=seeding.HASH_OF_ZERO),
+        "selfhash": SeedRule(seeding.minhash_selfhash, seeding.fixed_table, width=4, salted=True, tested=41),
+        "algorithm-3": SeedRule(seeding.minhash_selfhash, seeding.fixed_table, width=4, salted=True, tested=41),
     },
     "markllm": {
         "lefthash": _TIME,
         "time": _TIME,
-        "additive": SeedRule(seeding.markllm_kgw("additive"), modulo=True),
-        "skip": SeedRule(seeding.markllm_kgw("skip"), modulo=True),
-        "min": SeedRule(seeding.markllm_kgw("min"), modulo=True),
+        "additive": SeedRule(seeding.markllm_kgw("additive"), seeding.vocabulary_table, modulo=True),
+        "skip": SeedRule(seeding.markllm_kgw("skip"), seeding.vocabulary_table, modulo=True),
+        "min": SeedRule(seeding.markllm_kgw("min"), seeding.vocabulary_table, modulo=True),
         "sweet": SeedRule(seeding.markllm_product, keyless=0),
     },
     "sbw": {

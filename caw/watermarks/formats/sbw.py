@@ -34,22 +34,30 @@ def hashint(values: torch.Tensor) -> torch.Tensor:
     return i.to(torch.int64)
 
 
-def additive(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def additive(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """key * sum, wrapping int64."""
     return key * context.sum(dim=1, keepdim=True)
 
 
-def minhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def minhash(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """min hashint(key * x)."""
     return hashint(key * context).amin(dim=1, keepdim=True)
 
 
-def skipgram(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def skipgram(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """hashint(key * oldest token)."""
     return hashint(key * context[:, :1])
 
 
-def selfhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def selfhash(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """Smallest key * hashint(x) * hashint(token) over x in the window and the token itself, wrapping int64."""
     anchor = hashint(tokens)
     best = key * anchor * anchor

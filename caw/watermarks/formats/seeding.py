@@ -15,10 +15,10 @@ import torch
 
 MASK = 0xFFFFFFFF
 MODULUS = (1 << 64) - 1
+INT64_END = 1 << 63
 TABLE_SIZE = 1_000_003
 HASHINT_SEED = 2971215073  # lm-watermarking's fixed table
 HASH_OF_ZERO = 250535  # of key * 0, so the same under every key: first entry of that table, + 1
-INT64_END = 1 << 63
 
 
 def low_bits_of_remainder(products: torch.Tensor) -> torch.Tensor:
@@ -26,15 +26,21 @@ def low_bits_of_remainder(products: torch.Tensor) -> torch.Tensor:
     return (products - (products < 0).long()) & MASK
 
 
-def key_times(key: int, values: torch.Tensor, modulus: int | None = MODULUS) -> torch.Tensor:
-    """Low 32 bits of (key * value) mod `modulus` in unbounded integers; values int64, any shape."""
-    bound = int(values.abs().max()) if values.numel() else 0
-    if key * bound < INT64_END:
-        return low_bits_of_remainder(key * values) if modulus is not None else (key * values) & MASK
-    unique, inverse = torch.unique(values, return_inverse=True)
-    products = [key * v for v in unique.tolist()]
-    seeds = [(p % modulus if modulus is not None else p) & MASK for p in products]
-    return torch.tensor(seeds, dtype=torch.int64, device=values.device)[inverse].reshape(values.shape)
+def key_times(key: int, values: torch.Tensor, bound: int, modulus: int | None = MODULUS) -> torch.Tensor:
+    """Low 32 bits of (key * value) mod `modulus` in unbounded integers; key below 2^63, values int64 >= 0, any shape.
+
+    bound: above all values. modulus: 2^64 - 1, or None for none.
+    """
+    low = key * values  # wraps: the low 64 bits of the product
+    if modulus is None or key * bound <= INT64_END:
+        return low & MASK
+    # the high 64 bits, from halves whose products fit; 2^64 is 1 modulo 2^64 - 1, so both are added
+    key_low, key_high, value_low, value_high = key & MASK, key >> 32, values & MASK, values >> 32
+    middle = key_high * value_low + ((key_low * value_low >> 32) & MASK)
+    other = key_low * value_high + (middle & MASK)
+    total = low + (key_high * value_high + (middle >> 32) + (other >> 32))
+    total = total + ((low < 0) & (total >= 0))  # the carry out of 64 bits
+    return torch.where(total == -1, 0, total) & MASK  # 2^64 - 1 is 0
 
 
 @lru_cache(maxsize=8)
@@ -43,16 +49,15 @@ def permutation_table(seed: int, size: int) -> torch.Tensor:
     return torch.randperm(size, generator=torch.Generator().manual_seed(seed))
 
 
-def hashint(values: torch.Tensor, seed: int) -> torch.Tensor:
-    """table[x mod 1,000,003] + 1 with the table of `seed`; the remainder is never negative."""
-    table = permutation_table(seed & MASK, TABLE_SIZE).to(values.device)
-    return table[torch.remainder(values, TABLE_SIZE)] + 1
+def hashint(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """table[x mod 1,000,003] + 1; the remainder is never negative."""
+    return table.to(values.device)[torch.remainder(values, TABLE_SIZE)] + 1
 
 
-def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table_seed: int) -> torch.Tensor:
+def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Smallest key * hashint(x) * hashint(token), x in window [B, W] or the token itself; wrapping int64 [B, N]."""
-    anchor = hashint(tokens, table_seed)
-    others = hashint(window, table_seed)
+    anchor = hashint(tokens, table)
+    others = hashint(window, table)
     best = key * anchor * anchor
     for column in others.unbind(1):
         best = torch.minimum(best, key * column[:, None] * anchor)
@@ -67,45 +72,79 @@ def product_mod(context: torch.Tensor, modulus: int) -> torch.Tensor:
     return out
 
 
-Seeds = Callable[[int, int, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(key, vocab_size, context [B, width], tokens [B, N]) -> 32-bit seeds int64 [B, N] or [B, 1]."""
+Table = Callable[[int, int], torch.Tensor]
+"""(key, vocab_size) -> the table that the seeds of this key are looked up in, int64."""
 
 
-def transformers_lefthash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def fixed_table(key: int, vocab_size: int) -> torch.Tensor:
+    """lm-watermarking's, the same for all keys."""
+    return permutation_table(HASHINT_SEED, TABLE_SIZE)
+
+
+def keyed_table(key: int, vocab_size: int) -> torch.Tensor:
+    """transformers'."""
+    return permutation_table(key & MASK, TABLE_SIZE)
+
+
+def vocabulary_table(key: int, vocab_size: int) -> torch.Tensor:
+    """MarkLLM's."""
+    return permutation_table(key & MASK, vocab_size)
+
+
+Seeds = Callable[[int, int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(key, vocab_size, context [B, width], tokens [B, N], table, or nothing in it for rules without) -> 32-bit seeds
+int64 [B, N] or [B, 1]."""
+
+
+def transformers_lefthash(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """key * last token, whatever the context's width (transformers `WatermarkLogitsProcessor.set_seed`)."""
-    return key_times(key, context[:, -1:])
+    return key_times(key, context[:, -1:], vocab_size)
 
 
-def transformers_selfhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def transformers_selfhash(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """Anchored minimum with the table that the key itself seeds (transformers `set_seed`, "selfhash")."""
-    return low_bits_of_remainder(anchored_minimum(key, context, tokens, key))
+    return low_bits_of_remainder(anchored_minimum(key, context, tokens, table))
 
 
-def additive(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def additive(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """key * sum (lm-watermarking `additive_prf`; "simple_1" and "lefthash" are its width 1)."""
-    return key_times(key, context.sum(dim=1, keepdim=True))
+    return key_times(key, context.sum(dim=1, keepdim=True), vocab_size * context.shape[1])
 
 
-def minhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def minhash(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """min hashint(key * x) (lm-watermarking `minhash_prf`)."""
-    return hashint(key * context, HASHINT_SEED).amin(dim=1, keepdim=True) & MASK
+    return hashint(key * context, table).amin(dim=1, keepdim=True) & MASK
 
 
-def skipgram(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def skipgram(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """hashint(key * oldest token) (lm-watermarking `skipgram_prf`)."""
-    return hashint(key * context[:, :1], HASHINT_SEED) & MASK
+    return hashint(key * context[:, :1], table) & MASK
 
 
-def minhash_selfhash(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def minhash_selfhash(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """Anchored minimum with the fixed table (lm-watermarking `anchored_minhash_prf`, "selfhash")."""
-    return low_bits_of_remainder(anchored_minimum(key, context, tokens, HASHINT_SEED))
+    return low_bits_of_remainder(anchored_minimum(key, context, tokens, table))
 
 
 def markllm_kgw(reduce: str) -> Seeds:
     """(key * f) mod V with f = prf[product, sum or oldest of the context] or the least prf of it (MarkLLM KGW)."""
 
-    def seeds(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        prf = permutation_table(key & MASK, vocab_size).to(context.device)
+    def seeds(
+        key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+    ) -> torch.Tensor:
+        prf = table.to(context.device)
         if reduce == "time":
             f = prf[product_mod(context, vocab_size)]
         elif reduce == "additive":
@@ -119,6 +158,8 @@ def markllm_kgw(reduce: str) -> Seeds:
     return seeds
 
 
-def markllm_product(key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def markllm_product(
+    key: int, vocab_size: int, context: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor
+) -> torch.Tensor:
     """key * (product of the context mod V) (MarkLLM SWEET, EWD and EXP)."""
-    return key_times(key, product_mod(context, vocab_size)[:, None], modulus=None)
+    return key_times(key, product_mod(context, vocab_size)[:, None], vocab_size, modulus=None)

@@ -14,7 +14,7 @@ import torch
 from caw import ops
 from caw.watermarks.base import MISSING, TokenScores, contexts_of
 from caw.watermarks.formats.foreign import ForeignScheme
-from caw.watermarks.formats.seeding import markllm_product
+from caw.watermarks.formats.seeding import key_times, product_mod
 from caw.watermarks.scheme import RaceScheme
 
 BITS = 24
@@ -34,7 +34,11 @@ class GeneratorRace(ForeignScheme, RaceScheme):
 
     def seeds(self, context: torch.Tensor) -> torch.Tensor:
         """Seeds of contexts [B, W] -> 32-bit seeds int64 [B, 1]."""
-        return markllm_product(self.keys[0], self.vocab_size, context.clamp_min(0), context)
+        products = product_mod(context.clamp_min(0), self.vocab_size)[:, None]
+        return key_times(self.keys[0], products, self.vocab_size, modulus=None)
+
+    def stays_on(self, device: torch.device) -> bool:
+        return device.type != "cuda" or ops.has_kernel("generator_words", "cuda")
 
     def marks(self, context: torch.Tensor) -> torch.Tensor:
         return (context != MISSING).all(dim=1)

@@ -17,6 +17,7 @@ from transformers import WatermarkDetector, WatermarkingConfig, WatermarkLogitsP
 import caw
 from caw.testing import assert_close
 from caw.watermarks import KGW
+from caw.watermarks.formats.seeding import key_times
 
 VOCABULARY = 97
 SCHEMES = [("lefthash", 1), ("lefthash", 3), ("selfhash", 1), ("selfhash", 2), ("selfhash", 4)]
@@ -135,6 +136,18 @@ def test_selfhash_under_sampling_tests_the_likeliest_tokens_before_the_noise() -
         chosen = ladder.candidates.gather(1, ladder.select(torch.ones(3))[:, None])[:, 0]
         marked = processor(context, warped.clone())
         assert torch.equal(chosen, (marked + noise).argmax(dim=1))
+
+
+@pytest.mark.parametrize("key", [1, 15_485_863, 2**32 - 1, 2**40 + 12345, 2**62 + 2**31 + 7, 2**63 - 1])
+def test_products_are_those_of_unbounded_integers(key: int) -> None:
+    """Products of more than 64 bits too, which they reduce modulo 2^64 - 1."""
+    values = [0, 1, 2, 3, 151_935, 2**31 - 1, 2**32, 2**33 + 5, 2**36 - 1]
+    for modulus in (2**64 - 1, None):
+        found = key_times(key, torch.tensor([values]), max(values) + 1, modulus)
+        expected = [key * v % (modulus or 1 << 200) & 0xFFFFFFFF for v in values]
+        assert found.tolist() == [expected]
+    # the greatest remainder, which stands for 0
+    assert key_times((2**64 - 1) // 5, torch.tensor([5]), 6).tolist() == [0]
 
 
 def test_lists_of_token_zero_belong_to_every_key_and_are_no_evidence() -> None:
