@@ -20,6 +20,10 @@ Activations::Activations(int64_t rows, int64_t size, bool fast)
   scale.resize(rows * units());
   negative.resize(digits * rows * units() * 3);
   total.resize(rows * units() * 3);
+  if (fast || rows <= kAlone || !quantised_kernel().halves) return;
+  const int64_t all = (2 * rows + kRowsBeyond) * half_stride();
+  halves.resize(all);
+  std::fill_n(halves.data() + all - kRowsBeyond * half_stride(), kRowsBeyond * half_stride(), int8_t(0));
 }
 
 void fill(const float* x, int64_t apart, Activations& to) {

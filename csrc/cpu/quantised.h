@@ -27,8 +27,11 @@ struct Activations {
   Aligned<float> scale;      // [rows][units]: x = scale * sum of digits * 256^i
   Aligned<int32_t> negative;  // [2][digits][rows][groups], groups of 16 and of 32: minus the sum of digits
   Aligned<float> total;      // [2][rows][groups]: sum of x
+  Aligned<int8_t> halves;    // [2][rows][2 * stride], of kernels that read them
   Activations(int64_t rows, int64_t size, bool fast);
   int64_t units() const { return size / kUnit; }
+  int64_t half_stride() const { return 2 * size + kLine; }
+  const int8_t* half(int i, int64_t row) const { return halves.data() + (i * rows + row) * half_stride(); }
   const int8_t* digit(int i, int64_t row) const { return whole.data() + (i * rows + row) * stride; }
   const int32_t* sums(int64_t group, int i, int64_t row) const {
     return group == 16 ? negative.data() + (i * rows + row) * 2 * units()
@@ -56,6 +59,7 @@ struct QuantisedKernel {
   void (*digits)(const float* x, int64_t row, const Activations& to);
   // sums[m * 16 + o] = product of row m with output o of the tile, for all rows.
   void (*multiply)(const Activations& x, const TileTask& w, float* sums);
+  bool halves = false;  // whether it reads those of more than kAlone rows
 };
 
 extern const QuantisedKernel kQuantisedGeneric, kQuantisedAvx2, kQuantisedVnni, kQuantisedAmx;

@@ -27,41 +27,52 @@ struct alignas(64) TileShape {
   uint8_t rows[16] = {};
 };
 
-static void shape_tiles(int64_t rows, int64_t group) {
+// depth: bytes of each row, and of each output, that go into a sum.
+static void shape_tiles(int64_t rows, int64_t depth) {
   TileShape shape;
   for (int i = 0; i < 2 * kDigits; ++i) shape.bytes[i] = kLine, shape.rows[i] = uint8_t(rows);
-  shape.bytes[kQuants] = kLine, shape.rows[kQuants] = uint8_t(group / 4);
-  shape.bytes[kDigit] = uint16_t(group), shape.rows[kDigit] = uint8_t(rows);
+  shape.bytes[kQuants] = kLine, shape.rows[kQuants] = uint8_t(depth / 4);
+  shape.bytes[kDigit] = uint16_t(depth), shape.rows[kDigit] = uint8_t(rows);
   asm volatile("" : : "r"(&shape) : "memory");  // GCC's intrinsic declares only 8 of the 64 bytes that it reads
   _tile_loadconfig(&shape);
 }
 
+// A group's sums: of one digit, of three, or of two halves of twelve bits (kHalves), which quants of 4 bits leave room for.
+// A half is a low and a high part, low + 16 high, that lie beside each other and meet the quants and 16 times the quants.
+constexpr int kHalves = 2;
 using TileSums = int32_t[kDigits][kTileRows][kTileOutputs];
 
-// Sums of one group of inputs into tiles A, B and C. `digit`: the first row's place in the plane of the low digits.
+// What the sums of a chunk's groups are made of, `depth` bytes of a row each; `whole`: the first row's, of the first plane.
+struct TileInput {
+  const int8_t* whole;
+  int64_t plane, stride, depth;
+};
+
+// Sums of one group of inputs into tiles A, B and C.
 #define CAW_GROUP_SUMS(A, B, C)               \
-  _tile_loadd(6, quants, kLine);              \
-  _tile_zero(A);                              \
-  _tile_loadd(7, digit, stride);              \
-  _tile_dpbssd(A, 7, 6);                      \
-  if constexpr (D > 1) {                      \
-    _tile_zero(B);                            \
-    _tile_loadd(7, digit + plane, stride);    \
-    _tile_dpbssd(B, 7, 6);                    \
-    _tile_zero(C);                            \
-    _tile_loadd(7, digit + 2 * plane, stride); \
-    _tile_dpbssd(C, 7, 6);                    \
+  _tile_loadd(6, quants, kLine);                   \
+  _tile_zero(A);                                   \
+  _tile_loadd(7, digit, x.stride);                 \
+  _tile_dpbssd(A, 7, 6);                           \
+  if constexpr (D > 1) {                           \
+    _tile_zero(B);                                 \
+    _tile_loadd(7, digit + x.plane, x.stride);     \
+    _tile_dpbssd(B, 7, 6);                         \
+  }                                                \
+  if constexpr (D > 2) {                           \
+    _tile_zero(C);                                 \
+    _tile_loadd(7, digit + 2 * x.plane, x.stride); \
+    _tile_dpbssd(C, 7, 6);                         \
   }
 
-#define CAW_STORE_SUMS(A, B, C)       \
-  _tile_stored(A, to[0], kLine);      \
-  if constexpr (D > 1) {              \
-    _tile_stored(B, to[1], kLine);    \
-    _tile_stored(C, to[2], kLine);    \
-  }
+#define CAW_STORE_SUMS(A, B, C)                        \
+  _tile_stored(A, to[0], kLine);                       \
+  if constexpr (D > 1) _tile_stored(B, to[1], kLine);  \
+  if constexpr (D > 2) _tile_stored(C, to[2], kLine);
 
 template <int D>
-CAW_INLINE void group_sums(int64_t set, const int8_t* digit, int64_t plane, int64_t stride, const uint8_t* quants) {
+CAW_INLINE void group_sums(int64_t set, const TileInput& x, int64_t group, const uint8_t* quants) {
+  const int8_t* digit = x.whole + group * x.depth;
   if (set == 0) {
     CAW_GROUP_SUMS(0, 1, 2)
   } else {
@@ -78,25 +89,57 @@ CAW_INLINE void store_sums(int64_t set, TileSums& to) {
   }
 }
 
+// What they come to. Of halves the sum is below 2^31, so it is rounded once, as that of three digits is.
+template <int D>
+CAW_INLINE vf group_total(const __m512i* sum) {
+  if constexpr (D == kHalves)
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sum[1], 12), sum[0]));
+  else
+    return joined<D>(sum);
+}
+
+struct TileChunk {
+  Chunk plain;
+  alignas(64) uint8_t doubled[kChunkUnits][2 * kUnitRows][kLine];  // quants of 4 bits less 8, then 16 times as much
+};
+
+static void unpack_doubled(const uint8_t* planes, int64_t units, TileChunk& to) {
+  const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(char(0xF0));
+  const __m512i eight = _mm512_set1_epi8(8), top = _mm512_set1_epi8(char(0x80));
+  for (int64_t u = 0; u < units; ++u)
+    for (int r = 0; r < kUnitRows / 2; ++r) {
+      const __m512i line = _mm512_loadu_si512(planes + u * plane_bytes(4) + r * kLine);
+      const auto keep = [&](int row, __m512i x) { _mm512_store_si512(to.doubled[u][row], x); };
+      keep(r, _mm512_sub_epi8(_mm512_and_si512(line, low), eight));
+      keep(r + 4, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(line, 4), low), eight));
+      keep(r + 8, _mm512_xor_si512(_mm512_and_si512(_mm512_slli_epi16(line, 4), high), top));
+      keep(r + 12, _mm512_xor_si512(_mm512_and_si512(line, high), top));
+    }
+}
+
 template <int64_t kGroup, int D>
-static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t unit, int64_t units, const Chunk& chunk,
-    bool minimum, float* sums) {
+static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t unit, int64_t units, const TileChunk& chunk,
+    const Coming* coming, bool minimum, float* sums) {
   constexpr int64_t kGroups = kUnit / kGroup;
   alignas(64) TileSums parts[2];
-  const int64_t plane = x.rows * x.stride, count = units * kGroups;
+  const int64_t count = units * kGroups;
   const float *scales = x.scale.data() + m * x.units() + unit, *totals = x.totals(kGroup, m) + unit * kGroups;
-  const int8_t* digit = x.digit(0, m) + unit * kUnit;
+  const int64_t stride = D == kHalves ? x.half_stride() : x.stride;
+  const int8_t* whole = D == kHalves ? x.half(0, m) + unit * kLine : x.digit(0, m) + unit * kUnit;
+  const TileInput input{whole, x.rows * stride, stride, D == kHalves ? kLine : kGroup};
   const auto make = [&](int64_t g) {
-    group_sums<D>(g % 2, digit + g * kGroup, plane, x.stride, chunk.quants[g / kGroups][g % kGroups * kGroup / 4]);
+    const uint8_t* quants =
+        D == kHalves ? chunk.doubled[g][0] : chunk.plain.quants[g / kGroups][g % kGroups * kGroup / 4];
+    group_sums<D>(g % 2, input, g, quants);
   };
   const auto add = [&](int64_t g) {
     const TileSums& part = parts[g % 2];
-    const vf factor = load(chunk.scale[g]), least = minimum ? load(chunk.minimum[g]) : factor;
+    const vf factor = load(chunk.plain.scale[g]), least = minimum ? load(chunk.plain.minimum[g]) : factor;
     for (int64_t r = 0; r < rows; ++r) {
       __m512i sum[D];
       for (int d = 0; d < D; ++d) sum[d] = _mm512_load_si512(part[d][r]);
       vf total = load(sums + r * kTileOutputs);
-      total = fma(factor * set1(scales[r * x.units() + g / kGroups]), joined<D>(sum), total);
+      total = fma(factor * set1(scales[r * x.units() + g / kGroups]), group_total<D>(sum), total);
       if (minimum) total = fma(least, set1(totals[r * x.units() * kGroups + g]), total);
       store(sums + r * kTileOutputs, total);
     }
@@ -104,6 +147,7 @@ static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t uni
   // three groups are in hand at once, because a tile's sums take a hundred cycles from the first load to memory
   make(0);
   for (int64_t g = 0; g < count; ++g) {
+    if (coming && g % kGroups == 0) coming->unit(g / kGroups);
     if (g + 1 < count) make(g + 1);
     store_sums<D>(g % 2, parts[g % 2]);
     if (g > 0) add(g - 1);
@@ -113,15 +157,21 @@ static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t uni
 
 template <int64_t kGroup, int D>
 static void tiled(const Activations& x, const TileTask& w, float* sums) {
-  Chunk chunk;
+  TileChunk chunk;
   const int64_t parts = (x.rows + kTileRows - 1) / kTileRows, most = (x.rows + parts - 1) / parts;
-  shape_tiles(most, kGroup);
+  shape_tiles(most, D == kHalves ? kLine : kGroup);
   for (int64_t unit = 0; unit < x.units(); unit += kChunkUnits) {
     const int64_t units = x.units() - unit < kChunkUnits ? x.units() - unit : kChunkUnits;
-    unpack<true>(w, unit, units, chunk);
+    if constexpr (D == kHalves) {
+      unpack_doubled(w.quants + unit * plane_bytes(4), units, chunk);
+      unpack_scales(w, unit, units, chunk.plain);
+    } else {
+      unpack<true>(w, unit, units, chunk.plain);
+    }
+    const Coming coming(w, unit);
     for (int64_t m = 0; m < x.rows; m += most)
-      tile_rows<kGroup, D>(x, m, x.rows - m < most ? x.rows - m : most, unit, units, chunk, w.form->minimum,
-          sums + m * kTileOutputs);
+      tile_rows<kGroup, D>(x, m, x.rows - m < most ? x.rows - m : most, unit, units, chunk, m ? nullptr : &coming,
+          w.form->minimum, sums + m * kTileOutputs);
   }
   _tile_release();
 }
@@ -131,10 +181,35 @@ static void multiply(const Activations& x, const TileTask& w, float* sums) {
   if (x.rows <= kAlone) return kQuantisedVnni.multiply(x, w, sums);
   std::memset(sums, 0, size_t(x.rows * kTileOutputs) * sizeof(float));
   if (w.form->group == 16) return x.digits == 1 ? tiled<16, 1>(x, w, sums) : tiled<16, kDigits>(x, w, sums);
-  return x.digits == 1 ? tiled<32, 1>(x, w, sums) : tiled<32, kDigits>(x, w, sums);
+  if (x.digits == 1) return tiled<32, 1>(x, w, sums);
+  return w.form->bits == 4 ? tiled<32, kHalves>(x, w, sums) : tiled<32, kDigits>(x, w, sums);
+}
+
+// The three digits of a row as two halves.
+static void halve(int64_t row, const Activations& to) {
+  for (int64_t k = 0; k < to.size; k += 16) {
+    const auto digit = [&](int i) {
+      return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(to.digit(i, row) + k)));
+    };
+    const __m512i above = _mm512_add_epi32(_mm512_slli_epi32(digit(1), 8), _mm512_slli_epi32(digit(2), 16));
+    const __m512i whole = _mm512_add_epi32(digit(0), above);
+    const __m512i low = _mm512_srai_epi32(_mm512_slli_epi32(whole, 20), 20);
+    const __m512i halves[2] = {low, _mm512_srai_epi32(_mm512_sub_epi32(whole, low), 12)};
+    for (int i = 0; i < 2; ++i) {
+      int8_t* place = const_cast<int8_t*>(to.half(i, row)) + k / kUnit * kLine + k % kUnit;
+      const __m512i least = _mm512_and_si512(halves[i], _mm512_set1_epi32(15));
+      _mm_storeu_si128((__m128i*)place, _mm512_cvtepi32_epi8(least));
+      _mm_storeu_si128((__m128i*)(place + kUnit), _mm512_cvtepi32_epi8(_mm512_srai_epi32(halves[i], 4)));
+    }
+  }
+}
+
+static void tile_digits(const float* x, int64_t row, const Activations& to) {
+  digits(x, row, to);
+  if (to.halves.data()) halve(row, to);
 }
 }  // namespace
-extern const QuantisedKernel kQuantisedAmx = {"amx", digits, multiply};
+extern const QuantisedKernel kQuantisedAmx = {"amx", tile_digits, multiply, true};
 }  // namespace caw
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -64,7 +64,8 @@ struct Sums {
 
   template <int64_t kGroup, int R, int D>
   static void rows(const Activations& x, int64_t m, int64_t unit, int64_t units, int shift, const Chunk& chunk,
-      bool minimum, float* sums) {
+      const Coming* coming, bool minimum, float* sums) {
+    for (int64_t u = 0; coming && u < units; ++u) coming->unit(u);
     for (int r = 0; r < R; ++r)
       for (int first = 0; first < kTileOutputs; first += W) {
         float* to = sums + r * kTileOutputs;

@@ -12,8 +12,9 @@ namespace {
 struct Sums {
   template <int64_t kGroup, int R, int D>
   static void rows(const Activations& x, int64_t m, int64_t unit, int64_t units, int shift, const Chunk& chunk,
-      bool minimum, float* sums) {
+      const Coming* coming, bool minimum, float* sums) {
     constexpr int64_t kGroups = kUnit / kGroup, kRows = kGroup / 4;
+    for (int64_t u = 0; coming && u < units; ++u) coming->unit(u);
     for (int r = 0; r < R; ++r)
       for (int64_t g = 0; g < units * kGroups; ++g) {
         const int64_t at = unit * kGroups + g, u = g / kGroups, from = g % kGroups * kRows;

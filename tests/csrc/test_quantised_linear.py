@@ -113,6 +113,21 @@ def test_instruction_sets_give_the_same_bits(name: str) -> None:
     assert done.stdout.strip() == bits_of_every_kind()
 
 
+@pytest.mark.parametrize("rows", [1, 4, 5, 16, 17])
+@pytest.mark.parametrize(("kind", "scale"), [(2, 0x3C00), (8, 0x3C00)])
+def test_the_greatest_sums_are_exact(kind: int, scale: int, rows: int) -> None:
+    """Quants and inputs as large as they get, all of one sign: 4 bits leave 32-bit sums no room beyond that."""
+    blocks = torch.zeros(3, 2 * BLOCK_TYPES[kind].bytes, dtype=torch.uint8)
+    for place in (0, BLOCK_TYPES[kind].bytes):
+        blocks[:, place + 1] = scale >> 8
+        blocks[:, place + 2 :][:, : BLOCK_TYPES[kind].bytes - 2] = 0 if kind == 2 else 0x80
+    weight = -8 if kind == 2 else -128
+    x = torch.full((rows, 64), 8355711.0)  # the greatest number of three digits
+    x[:, 32:] *= torch.tensor([-1.0, 1.0] * 16)
+    found = ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 3)
+    assert torch.equal(found, torch.full((rows, 3), 32.0 * weight * 8355711))
+
+
 def test_infinity_and_nan_stay_in_their_row() -> None:
     packed, x = ops.pack_blocks(random_blocks(6, 9, 4), 6), torch.randn(6, 128)
     plain = ops.quantised_linear(x, packed, 9)
