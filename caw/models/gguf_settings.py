@@ -15,6 +15,7 @@ from caw.models.made_once import listed, made_once, write_list
 from caw.models.messages import one_sentence, quiet
 from caw.models.tokenizer import why_not_fast
 
+ONE_CLASS = ("llama", "qwen2", "qwen3")  # architectures whose config alone says which class reads their tokenizers
 TOKENIZER, ENTRIES, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
 
@@ -39,6 +40,18 @@ def settings_tokenizer(folder: Path) -> Any:
     return PreTrainedTokenizerFast(tokenizer_file=str(folder / TOKENIZER), name_or_path=str(folder), **entries)
 
 
+def tokenizer_class(config: Any, folder: Path) -> Any:
+    """What AutoTokenizer would make of a .gguf file with this config in this folder; itself where that is not known.
+
+    AutoTokenizer reads the whole file for its config once more, which was nearly half of the first start.
+    """
+    from transformers import TOKENIZER_MAPPING, AutoTokenizer, PreTrainedTokenizerFast
+
+    if config.model_type not in ONE_CLASS or (folder / ENTRIES).exists():  # settings beside the file may name a class
+        return AutoTokenizer
+    return TOKENIZER_MAPPING.get(type(config), PreTrainedTokenizerFast)
+
+
 def _write(file: Path, work: Path) -> None:
     """Write config.json and the tokenizer into the folder `work`."""
     require_gguf_packages()
@@ -46,8 +59,10 @@ def _write(file: Path, work: Path) -> None:
 
     with quiet(), one_sentence(file):
         folder, name = str(file.parent), file.name
-        AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True).save_pretrained(work)
-        AutoConfig.from_pretrained(folder, gguf_file=name, local_files_only=True).save_pretrained(work)
+        config = AutoConfig.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        kind = tokenizer_class(config, file.parent)
+        kind.from_pretrained(folder, gguf_file=name, local_files_only=True).save_pretrained(work)
+        config.save_pretrained(work)
         # its class may add to what the file has: Qwen's adds a normalisation of characters
         tokenizer = AutoTokenizer.from_pretrained(work, local_files_only=True)
         alone = not why_not_fast(tokenizer)

@@ -29,10 +29,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "models"
 
 
-def write_gguf(path: Path, kinds: Sequence[str] = ("F32",), **settings: Any) -> tuple[Path, Any]:
+def write_gguf(
+    path: Path, kinds: Sequence[str] = ("F32",), architecture: str = "llama", **settings: Any
+) -> tuple[Path, Any]:
     """(a GGUF file of a tiny Llama, the model it was made from); only one of its two ends is marked.
 
-    kinds: types of the matrices, in turns.
+    kinds: types of the matrices, in turns. architecture: what the file says it is.
     """
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
@@ -43,7 +45,7 @@ def write_gguf(path: Path, kinds: Sequence[str] = ("F32",), **settings: Any) -> 
         max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         **({"num_key_value_heads": 4, "tie_word_embeddings": False} | settings),
     ))  # fmt: skip
-    writer = gguf.GGUFWriter(str(path), "llama")
+    writer = gguf.GGUFWriter(str(path), architecture)
     for name, value in [("context_length", 64), ("embedding_length", 32), ("block_count", 1),
                         ("feed_forward_length", 64), ("head_count", 4),
                         ("head_count_kv", model.config.num_key_value_heads),

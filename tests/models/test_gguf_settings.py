@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from models.conftest import write_gguf
 from models.test_tokenizer import assert_same
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, GPT2Config
 
 from caw.models import gguf, gguf_settings
-from caw.models.gguf_settings import settings_folder, settings_tokenizer
+from caw.models.gguf_settings import settings_folder, settings_tokenizer, tokenizer_class
 from caw.models.made_once import LIST, listed
 from caw.models.sources import tokenizer_source
 from caw.models.tokenizer import PROBES
@@ -31,6 +32,31 @@ def test_the_tokenizer_is_that_of_transformers(made: Path) -> None:
     assert ours.special_tokens_map == theirs.special_tokens_map and ours.chat_template == theirs.chat_template
     assert (ours.padding_side, ours.model_input_names) == (theirs.padding_side, theirs.model_input_names)
     assert ours.added_tokens_decoder == theirs.added_tokens_decoder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_the_class_is_that_of_transformers(architecture: str, beside: bool, tmp_path: Path) -> None:
+    """The file is read once for its config, and tokenizer and config are what they are when it is read twice."""
+    file, _ = write_gguf(tmp_path / "a.gguf", architecture=architecture)
+    if beside:
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    given = {"gguf_file": file.name, "local_files_only": True}
+    config, theirs = (auto.from_pretrained(tmp_path, **given) for auto in (AutoConfig, AutoTokenizer))
+    ours = tokenizer_class(config, tmp_path).from_pretrained(tmp_path, **given)
+    assert (tokenizer_class(config, tmp_path) is AutoTokenizer) == beside
+    assert type(ours) is type(theirs) and config.model_type == architecture
+    for tokenizer, name in ((ours, "ours"), (theirs, "theirs")):
+        tokenizer.save_pretrained(tmp_path / name)
+    assert files_of(tmp_path / "ours") == files_of(tmp_path / "theirs")
+
+
+def test_other_architectures_are_left_to_transformers(tmp_path: Path) -> None:
+    assert tokenizer_class(GPT2Config(), tmp_path) is AutoTokenizer
 
 
 def test_a_tokenizer_that_is_more_than_its_backend_is_left_to_transformers(
