@@ -79,10 +79,11 @@ class EagerStep(Step):
         if changed.numel():
             following.write(changed, self.record(logits, (first + chosen)[changed]))
         self.join(cache, chosen, moved)
-        if self.worth_doing(~moved):
-            state.advance(moved, logits[first + chosen], following)
+        places, rows = moved.nonzero()[:, 0], first + chosen
+        if places.numel() < moved.numel():
+            state.advance_some(places, logits, rows[places], following)
         else:
-            state.advance_all(logits, first + chosen, following)
+            state.advance_all(logits, rows, following)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
         """Candidate chosen[b] (int64 [B]) joins the cache where moved (bool [B])."""

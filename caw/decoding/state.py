@@ -158,6 +158,14 @@ class DecodeState:
             for mine, theirs in zip(records[k + 1].tensors, records[k].tensors, strict=True):
                 mine.copy_(theirs)
 
+    def advance_some(self, places: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor, record: Record) -> None:
+        """`advance` of the rows `places` (int64 [M]), their logits being rows[m] (int64 [M]) of logits [N, V]: what is
+        not moved is not touched."""
+        self.logits.index_copy_(0, places, logits.index_select(0, rows).to(self.logits.dtype))
+        records = [record, self.current, *self.history]
+        for k in range(len(self.history), -1, -1):  # oldest first
+            records[k + 1].write(places, records[k].take(places))
+
     def finish(self, tokens: torch.Tensor, emitted: torch.Tensor) -> None:
         """Rest where the token just emitted (int64 [B]) ends its text, as an end token or by the budget."""
         ended = self.rows.ended(tokens[:, None])[:, 0]

@@ -100,7 +100,8 @@ class Planned:
 
     def p_value(self, text: str, key: Key) -> float:
         """Of a text under the key that marked it; safe to use from several threads."""
-        return float(self._trial(LEVEL)(text, key).result.p_value)
+        [result] = self._trial(LEVEL).under(key)([text])  # type: ignore[misc]
+        return float(result.p_value)
 
     def _made_trial(self, level: float) -> Trial:
         return Trial(Detector(self.tokenizer, self.watermark, level))

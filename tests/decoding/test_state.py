@@ -97,6 +97,19 @@ def test_advancing_all_is_advancing_each(dtype: torch.dtype) -> None:
     assert all(map(torch.equal, each, every))
 
 
+@pytest.mark.parametrize("places", [[], [1], [0, 2]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_advancing_some_is_advancing_where_asked(places: list[int], dtype: torch.dtype) -> None:
+    states, logits, rows = [started(3, window=1, room=5) for _ in range(2)], torch.randn(5, 7).to(dtype), [3, 0, 1]
+    states[1].logits.copy_(states[0].logits)
+    moved = torch.tensor([place in places for place in range(3)])
+    states[0].advance(moved, logits[rows].float(), record(3, 900))
+    some = torch.tensor(places, dtype=torch.int64)
+    states[1].advance_some(some, logits, torch.tensor(rows)[some], record(3, 900))
+    each, every = ([state.logits, *state.records] for state in states)
+    assert all(map(torch.equal, each, every))
+
+
 def test_start_resets_only_its_rows() -> None:
     state = started(3, window=2, room=4)
     emit(state, [3, 4, 5], [6, 7, 8])

@@ -41,7 +41,7 @@ class DraftStep(EagerStep):
         self.rows: Rows = ()
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
         self._ahead: Ahead | None = None
-        self._walking = False
+        self._walking: torch.Tensor | None = None  # the rows that go on without a forward, int64 [M]
 
     def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
         """One forward and the first token that it decides; texts that end rest in the state."""
@@ -76,11 +76,11 @@ class DraftStep(EagerStep):
             if not state.active.any():
                 return None
             step = self.look_ahead if self.plan.looks_ahead else self.choose_first
-            self.slots, self._walking = 1, True
+            self.slots, self._walking = 1, state.active.nonzero()[:, 0]
             try:
                 result = step(state, cache, ladder)
             finally:
-                self.slots, self._walking = self.plan.slots, False
+                self.slots, self._walking = self.plan.slots, None
         state.finish(result.tokens, result.emitted)
         ahead.advance(result.emitted)
         for sequence, moved in zip(self.rows, result.emitted.tolist(), strict=True):
@@ -91,7 +91,7 @@ class DraftStep(EagerStep):
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._walking:
+        if self._walking is not None:
             assert self._ahead is not None
             return self._ahead.logits, self._ahead.first
         numbers = torch.where(state.active, counts, 0).tolist()
@@ -106,6 +106,15 @@ class DraftStep(EagerStep):
             logits, first = forward_drafted(self.model, cache, tree), tree.first
         self.price.saw(logits.shape[0], time.thread_time() - start)
         return logits, first
+
+    def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
+        """In a walk few rows go on, and of the others nothing is read."""
+        if self._walking is None or rows is None:
+            return super().record(logits, rows)
+        assert rows.numel() == len(self.rows), "a walk chooses the token that was forwarded"
+        found = Record.empty(rows.numel(), rows.device)
+        found.write(self._walking, super().record(logits, rows[self._walking]))
+        return found
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
         """A draft and its trust for every row."""
@@ -130,14 +139,14 @@ class DraftStep(EagerStep):
         moved: torch.Tensor,
     ) -> None:
         super().commit(state, cache, logits, first, following, chosen, moved)
-        if self._tree is not None and not self._walking:
+        if self._tree is not None and self._walking is None:
             tree, chains, trusts = self._tree
             pairs = zip(chosen.tolist(), moved.tolist(), chains, strict=True)
             follow = [own and choice == chain.root for choice, own, chain in pairs]
             self._ahead = Ahead.of(logits, tree, chains, trusts, follow)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
-        if self._walking:  # it lies where it belongs
+        if self._walking is not None:  # it lies where it belongs
             cache.lengths += moved
         elif self._tree is not None:
             tree = self._tree[0]
