@@ -225,7 +225,7 @@ decision_step = _register(
     "Tensor? counts, Tensor(a!) pending, Tensor(b!) pending_strength, Tensor(c!) pending_capacity, Tensor factor, "
     "Tensor? given, Tensor logsumexp, Tensor(d!) padded, Tensor(e!) tally, Tensor budgets, Tensor ends, "
     "Tensor(f!) active, Tensor(g!) ring, Tensor(h!)? floats, Tensor(i!) cursor, int slots, int window, int k, "
-    "int transform, int classes, float theta, float beta, int rule, float full) "
+    "int transform, int classes, float theta, float beta, int rule, float full, Tensor? carried=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     functools.partial(decision_step_ref, evaluate=evaluate_capacity, select=select_candidate),
     decision_step_fake,

@@ -83,12 +83,13 @@ def attention(
 
 def layer(
     batch: int, candidates: int, width: int, heads: int, kv_heads: int, wide: int, dim: int, dtype: torch.dtype,
-    head_norms: bool = False, biases: bool = False, window: int | None = None, size: int = 2048,
+    head_norms: bool = False, biases: bool = False, window: int | None = None, size: int = 2048, packed: int = 0,
 ) -> Configuration:  # fmt: skip
     """A whole layer as decoding calls it; of the two norms only the first clears counters, so both are compiled."""
     name = (
         f"layer b{batch} c{candidates} e{width} h{heads}/{kv_heads} i{wide} d{dim} {str(dtype)[6:]}"
         f"{' norms' if head_norms else ''}{' biases' if biases else ''}{f' window={window}' if window else ''} s{size}"
+        f"{f' packed={packed}' if packed else ''}"
     )
     inner, kv = heads * dim, kv_heads * dim
     shapes = [(width,), (inner, width), (kv, width), (kv, width), (width, inner), (width,), (wide, width),
@@ -97,10 +98,13 @@ def layer(
     bias = [empty(weights[i].shape[0], dtype=dtype) if biases and i < 4 else None for i in (1, 2, 3, 4, 6, 7, 8)]
     cache = empty(2, batch, kv_heads, size, dim, dtype=dtype)
     scratch = empty(2, batch, candidates, kv_heads, dim, dtype=dtype)
-    hidden, rotary = empty(batch, candidates, width, dtype=dtype), empty(2, batch, candidates, dim, dtype=dtype)
+    of_rows = (packed, 1) if packed else (batch, candidates)
+    hidden, rotary = empty(*of_rows, width, dtype=dtype), empty(2, *of_rows, dim, dtype=dtype)
+    rows = empty(packed, dtype=I64) if packed else None
 
     def call() -> None:
-        decoder_layer(hidden, *rotary, *cache, *scratch, 0, empty(batch, dtype=I64), weights, bias, 1e-5, 0.1, window)
+        lengths = empty(batch, dtype=I64)
+        decoder_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, window, rows)
 
     return Configuration(name, call)
 
@@ -177,7 +181,8 @@ def decision(
 
     def call() -> None:
         numbers = [100, transform, classes, 0.5, 1.0, rule, 4.0]
-        decision_step(*window, weights, table, *ladder, whole, real, real, real, None, real, *rest, *numbers)
+        carried = whole if rungs > 2 else None
+        decision_step(*window, weights, table, *ladder, whole, real, real, real, None, real, *rest, *numbers, carried)
         decision_step([], [], [], None, *ladder, whole, real, real, real, real, real, *rest, *numbers)
 
     name = f"decision b{batch} h{hidden} p{positions} t{transform} r{rule} m{rungs} x{classes}"
@@ -250,6 +255,7 @@ def checked() -> list[Configuration]:
         layer(1, 2, 896, 14, 2, 4864, 64, BF16, biases=True),
         layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
         layer(1, 2, 576, 9, 3, 1536, 64, F32),
+        layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
         linear(2, 32000, 4096, F16),
         linear(64, 151936, 1536, BF16),
         linear(2, 49152, 576, F32),

@@ -104,12 +104,13 @@ def _decision_kernel(
     mean_ptr, scale_ptr, w1_ptr, b1_ptr, w2_ptr, b2_ptr, w3_ptr, b3_ptr,
     candidates_ptr, needs_ptr, counts_ptr, pending_ptr, pending_strength_ptr, pending_capacity_ptr, factor_ptr,
     given_ptr, lse_ptr, padded_ptr, tally_ptr, budgets_ptr, ends_ptr, active_ptr, ring_ptr, floats_ptr, cursor_ptr,
-    tokens_ptr, choice_ptr, chosen_ptr, shown_ptr, strength_ptr, capacity_ptr, emitted_ptr, moved_ptr, broken_ptr,
+    carried_ptr, tokens_ptr, choice_ptr, chosen_ptr, shown_ptr, strength_ptr, capacity_ptr, emitted_ptr, moved_ptr,
+    broken_ptr,
     stride_x0, stride_x1, stride_x2, stride_x3, stride_cb, stride_nb, stride_pb, H, F, known, M, E, theta, beta, full,
     slots, window, room, size, columns,
     K: tl.constexpr, POSITIONS: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, RULE: tl.constexpr,
-    HAS_COUNTS: tl.constexpr, HAS_GIVEN: tl.constexpr, HAS_FLOATS: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    HAS_COUNTS: tl.constexpr, HAS_GIVEN: tl.constexpr, HAS_FLOATS: tl.constexpr, HAS_CARRIED: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """One sequence. Without POSITIONS the strength is given, or 0."""
@@ -140,7 +141,10 @@ def _decision_kernel(
     b_candidate = tl.load(p_candidate + o_m, mask=o_m < M, other=0)  # [BLOCK_M]
     active = tl.load(active_ptr + i_b) != 0
     finite = tl.abs(tl.load(lse_ptr + i_b)) < float("inf")
-    overflow = (choice >= slots) & active & (waiting == 0)
+    reach = slots
+    if HAS_CARRIED:
+        reach = tl.load(carried_ptr + i_b)
+    overflow = (choice >= reach) & active & (waiting == 0)
     emitted = active & (overflow == 0)
     tally = tl.load(tally_ptr + i_b)
     after = tally + emitted.to(tl.int64)
@@ -258,6 +262,7 @@ def decision_step(
     beta: float,
     rule: int,
     full: float,
+    carried: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Nine tensors [B]; arguments and result as in `decision_step_ref`, width h <= 512, at most 128 rungs and 64 ends.
 
@@ -278,7 +283,7 @@ def decision_step(
     check(slots >= 1, "slots must be at least 1", slots, "forward one candidate")
     of_rows = {"counts": counts, "pending": pending, "pending_strength": pending_strength,
                "pending_capacity": pending_capacity, "factor": factor, "given": given, "logsumexp": logsumexp,
-               "tally": tally, "budgets": budgets, "active": active}  # fmt: skip
+               "tally": tally, "budgets": budgets, "active": active, "carried": carried}  # fmt: skip
     _check_texts(of_rows, batch, rungs, candidates)
     _check_ring(padded, ends, ring, floats, cursor, window, batch, rungs)
     if weights:
@@ -302,7 +307,8 @@ def decision_step(
             "M": rungs, "E": ends.shape[1], "theta": theta, "beta": beta, "full": full, "slots": slots,
             "window": window, "room": padded.shape[1], "size": ring.shape[0], "columns": ring.shape[2],
             "TRANSFORM": transform, "RULE": rule, "HAS_COUNTS": counts is not None, "HAS_GIVEN": given is not None,
-            "HAS_FLOATS": floats is not None, "BLOCK_M": triton.next_power_of_2(rungs),
+            "HAS_FLOATS": floats is not None, "HAS_CARRIED": carried is not None,
+            "BLOCK_M": triton.next_power_of_2(rungs),
             "BLOCK_E": triton.next_power_of_2(ends.shape[1]) if ends.shape[1] else 0,
         },
         num_warps=NUM_WARPS if weights else 1,

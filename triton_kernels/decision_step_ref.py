@@ -53,6 +53,7 @@ def decision_step_ref(
     beta: float,
     rule: int,
     full: float,
+    carried: torch.Tensor | None = None,
     *,
     evaluate: Callable[..., torch.Tensor] = evaluate_capacity_ref,
     select: Callable[..., torch.Tensor] = select_candidate_ref,
@@ -75,7 +76,8 @@ def decision_step_ref(
             [B, E]: what ends them.
         ring: int64 [R, B, 1 or 3 + M], floats: float32 [R, B, 2] or None, cursor: int64 [1]: the output ring, mutated:
             token (-1 none, -2 broken), choice, rungs, candidates; strength and capacity.
-        slots: candidates that were forwarded. window: W. k, transform, theta, beta: as in `evaluator_step_ref`.
+        slots: candidates that were forwarded, of each sequence the same number where carried (int64 [B]) is None.
+        window: W. k, transform, theta, beta: as in `evaluator_step_ref`.
         classes: number of token classes. evaluate, select: implementations of those ops.
     """
     waiting, was_active = pending >= 0, active.clone()
@@ -91,7 +93,7 @@ def decision_step_ref(
         capacity = torch.full_like(strength, torch.nan)
         choice = select(candidates.contiguous(), needs.contiguous(), shown, strength, rule, full)
     tokens = candidates.gather(1, choice[:, None])[:, 0]
-    overflow = (choice >= slots) & was_active & ~waiting
+    overflow = (choice >= (slots if carried is None else carried)) & was_active & ~waiting
     emitted = was_active & ~overflow
     chosen = torch.where(emitted & ~waiting, choice, 0) if weights else torch.zeros_like(choice)
     pending.copy_(torch.where(overflow, tokens, -1))

@@ -100,18 +100,21 @@ def _merge_parts(part_ptr, lse_ptr, o_r, m_m, own, b_v, count, splits, D: tl.con
     return acc / total[:, None]
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "slot"])
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "slot", "packed"])
 def _layer_attention_kernel(
     qkv_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, k_scratch_ptr, v_scratch_ptr, lengths_ptr,
-    arrivals_ptr, part_ptr, lse_ptr, out_ptr, stride_qb, stride_qc, stride_cb, stride_cc,
+    arrivals_ptr, part_ptr, lse_ptr, out_ptr, rows_ptr, stride_qb, stride_qc, stride_cb, stride_cc,
     stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd,
     stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
-    slot, kv_heads, group, candidates, splits, size, window, eps, scale,
+    slot, kv_heads, group, candidates, splits, size, window, packed, eps, scale,
     D: tl.constexpr, ONE_PART: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr,
-    OVERLAP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    OVERLAP: tl.constexpr, PACKED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output."""
+    """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output.
+
+    PACKED: of `packed` rows, ascending, those of this sequence are its candidates, at most as many as a tile is for.
+    """
     start_early(OVERLAP)
     i_m = tl.program_id(0)  # fastest: M blocks of one head run together and share the prefix in L2
     i_bh = tl.program_id(1)
@@ -122,13 +125,21 @@ def _layer_attention_kernel(
     o_d = tl.arange(0, BLOCK_D)
     rows = group * candidates
     m_m = o_m < rows
-    m_md = m_m[:, None] & (o_d < D)[None, :]
     o_c = o_m % candidates
     o_h = i_h * group + o_m // candidates
     heads = group * kv_heads
-
-    o_row = i_b * stride_qb + o_c * stride_qc
-    o_cos = i_b * stride_cb + o_c * stride_cc
+    first = i_b * candidates  # its first row
+    if PACKED:
+        o_r = tl.arange(0, BLOCK_R)
+        b_row = tl.load(rows_ptr + o_r, mask=o_r < packed, other=0x7FFFFFFF)  # [BLOCK_R]
+        first = tl.sum((b_row < i_b).to(tl.int32), 0).to(tl.int64)
+        m_m = m_m & (o_c < tl.sum((b_row == i_b).to(tl.int32), 0))
+        o_row = (first + o_c) * stride_qc
+        o_cos = (first + o_c) * stride_cb
+    else:
+        o_row = i_b * stride_qb + o_c * stride_qc
+        o_cos = i_b * stride_cb + o_c * stride_cc
+    m_md = m_m[:, None] & (o_d < D)[None, :]
     kind = k_ptr.dtype.element_ty
     o_k = o_row + (heads + i_h) * D
     p_v = qkv_ptr + (o_row + (heads + kv_heads + i_h) * D)[:, None] + o_d[None, :]
@@ -154,7 +165,7 @@ def _layer_attention_kernel(
         D, 0, False, UPCAST, BLOCK_M, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
-    p_out = out_ptr + ((i_b * candidates + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
+    p_out = out_ptr + ((first + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
     if ONE_PART:
         top = tl.maximum(b_max, own)
         decay, weight = tl.exp2(b_max - top), tl.exp2(own - top)
@@ -163,8 +174,8 @@ def _layer_attention_kernel(
         tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
     else:
         count = tl.num_programs(1).to(tl.int64) * rows
-        o_r = i_bh.to(tl.int64) * rows + o_m
-        o_p = i_s * count + o_r
+        o_p_row = i_bh.to(tl.int64) * rows + o_m
+        o_p = i_s * count + o_p_row
         nothing = b_sum == 0
         b_lse = tl.where(nothing, float("-inf"), b_max + tl.log2(tl.where(nothing, 1.0, b_sum)))
         tl.store(lse_ptr + o_p, b_lse, mask=m_m)
@@ -175,7 +186,7 @@ def _layer_attention_kernel(
         arrived = tl.atomic_add(arrivals_ptr + i_bh * tl.num_programs(0) + i_m, 1, sem="acq_rel", scope="gpu")
         if arrived == splits - 1:
             b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
-            b_out = _merge_parts(part_ptr, lse_ptr, o_r, m_m, own, b_v, count, splits, D, BLOCK_M, BLOCK_D)
+            b_out = _merge_parts(part_ptr, lse_ptr, o_p_row, m_m, own, b_v, count, splits, D, BLOCK_M, BLOCK_D)
             tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
 
 
@@ -198,15 +209,15 @@ class LayerAttention:
     def __call__(
         self, qkv: torch.Tensor, norms: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor,
         cache: list[torch.Tensor], scratch: list[torch.Tensor], slot: int, lengths: torch.Tensor,
-        arrivals: torch.Tensor, eps: float, scale: float, window: int | None,
+        arrivals: torch.Tensor, eps: float, scale: float, window: int | None, rows: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
-        """qkv [B * C, (H + 2 HK) D], cos and sin [B, C, D] of contiguous rows -> [B * C, H * D].
+        """qkv [B * C, (H + 2 HK) D], cos and sin [B, C, D] of contiguous rows -> [B * C, H * D]; packed, [N, ...].
 
         norms: of queries and keys, or empty. scratch: of keys and of values, [B', slots, HK, D], written at slot on.
         """
         batch, candidates, blocks, count = self.batch, self.candidates, self.blocks, self.batch * self.heads
         width = self.heads * self.dim
-        out = qkv.new_empty((batch * candidates, width), dtype=torch.float32 if INTERPRETED else qkv.dtype)
+        out = qkv.new_empty((qkv.shape[0], width), dtype=torch.float32 if INTERPRETED else qkv.dtype)
         parts = 0 if self.one_part else self.splits * count * candidates
         part = qkv.new_empty((parts, self.dim), dtype=torch.float32)
         lse = qkv.new_empty((parts,), dtype=torch.float32)
@@ -224,13 +235,14 @@ class LayerAttention:
                 "cos_ptr": cos, "sin_ptr": sin, "k_ptr": cache[0], "v_ptr": cache[1],
                 "k_scratch_ptr": scratch[0], "v_scratch_ptr": scratch[1], "lengths_ptr": lengths,
                 "arrivals_ptr": arrivals, "part_ptr": part, "lse_ptr": lse, "out_ptr": out,
+                "rows_ptr": lengths if rows is None else rows, "packed": 0 if rows is None else rows.shape[0],
                 "stride_qb": candidates * qkv.stride(0), "stride_qc": qkv.stride(0),
                 "stride_cb": cos.stride(0), "stride_cc": cos.stride(1), **strides,
                 "slot": slot, "kv_heads": self.kv_heads, "group": self.heads // self.kv_heads,
                 "candidates": candidates, "splits": self.splits, "size": self.size, "window": window or 0,
                 "eps": eps, "scale": scale, "D": self.dim, "ONE_PART": self.one_part,
                 "HAS_WINDOW": window is not None, "HAS_NORM": bool(norms), "UPCAST": INTERPRETED,
-                "OVERLAP": overlaps(qkv),
+                "OVERLAP": overlaps(qkv), "PACKED": rows is not None, "BLOCK_R": MAX_ROWS,
                 "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
             },
             num_warps=blocks.num_warps,
@@ -256,36 +268,46 @@ def decoder_layer(
     window: int | None = None,
     rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One layer of C candidates of B sequences; arguments and result as in `decoder_layer_ref`, without packed rows.
+    """One layer of C candidates of B sequences; arguments and result as in `decoder_layer_ref`.
 
-    Up to 64 rows B * C of one dtype, weights contiguous. Mutates the scratch. Sums and what lies between two products
-    are float32. Deterministic: the parts of the prefix are merged in their order, whichever program does it.
+    Of packed rows a sequence has at most as many as the scratch has slots from `slot` on, others are left out; a row
+    has the bits that it has where every sequence carries that many. Up to 64 rows of one dtype, weights contiguous.
+    Mutates the scratch. Sums and what lies between two products are float32. Deterministic: the parts of the prefix
+    are merged in their order, whichever program does it.
 
     Raises:
         TypeError, ValueError: naming the argument, before any launch.
     """
-    check(rows is None, "rows must be None on a GPU", "packed rows", "give every sequence as many candidates")
-    _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases)
-    batch, candidates, width = hidden.shape
+    _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows)
+    count, candidates, width = hidden.shape
+    batch = count if rows is None else lengths.shape[0]
+    if rows is not None:
+        candidates = k_scratch.shape[1] - slot
     norm1, wq, wk, wv, wo, norm2, wg, wu, wd = weights[:9]
     attention = LayerAttention(batch, candidates, wq.shape[0] // k_cache.shape[3], k_cache)
     arrivals = lengths.new_empty((attention.arrivals,), dtype=torch.int32)
-    x = hidden.reshape(batch * candidates, width)
+    x = hidden.reshape(-1, width)
     qkv = product(_normed(x, norm1, eps, arrivals), [wq, wk, wv], biases[:3])
     mixed = attention(
         qkv, list(weights[9:]), cos, sin, [k_cache, v_cache], [k_scratch, v_scratch], slot, lengths, arrivals, eps,
-        scale, window,
+        scale, window, rows,
     )  # fmt: skip
     y = product(mixed, [wo], [biases[3]], residual=x)
     inner = product(_normed(y, norm2, eps), [wg, wu], biases[4:6], gated=True)
     return product(inner, [wd], [biases[6]], residual=y).view(hidden.shape)
 
 
-def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases) -> None:
+def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows) -> None:
     """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
     check_tensor("hidden", hidden, FLOATS, (None, None, None))
     batch, candidates, width = hidden.shape
     kind, count = (hidden.dtype,), batch * candidates
+    shape = (batch, candidates)
+    if rows is not None:
+        check_tensor("rows", rows, (torch.int64,), (batch,), hidden)
+        check(candidates == 1, "hidden must have shape [N, 1, E] with rows", list(hidden.shape), "pass a row each")
+        check(rows.is_contiguous(), "rows must be contiguous", rows.stride(), "call .contiguous()")
+        batch = lengths.shape[0]
     check(
         1 <= candidates <= MAX_CANDIDATES, f"hidden must have 1 to {MAX_CANDIDATES} candidates", candidates, "use fewer"
     )
@@ -297,7 +319,7 @@ def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengt
     check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
           "use the model's own layers")  # fmt: skip
     for name, tensor in (("cos", cos), ("sin", sin)):
-        check_tensor(name, tensor, kind, (batch, candidates, dim), hidden)
+        check_tensor(name, tensor, kind, (*shape, dim), hidden)
         check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
     check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
     for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):

@@ -49,7 +49,7 @@ def ladder_step_fake(
     return torch.empty_like(needs, dtype=torch.int64), needs, torch.empty_like(tally), carried
 
 
-def decision_step_fake(*args: Any) -> tuple[torch.Tensor, ...]:
+def decision_step_fake(*args: Any, **carried: Any) -> tuple[torch.Tensor, ...]:
     pending, strength, active = args[7], args[8], args[17]
     kinds = [pending] * 4 + [strength] * 2 + [active] * 3
     return tuple(torch.empty_like(kind) for kind in kinds)

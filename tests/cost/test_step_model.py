@@ -14,6 +14,7 @@ from caw.cost.step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_ste
 
 # launches of a step of Llama-2-7B at batch 1, and what the watermarks add: lower them with what was saved
 PLAIN, MORE = 247, {"kgw": 4, "kgw+caw": 2, "exp+caw": 1}
+PACKING = 34  # of EXP with CAW at batch 32
 BYTES = {"kgw": 1.0001, "kgw+caw": 1.01, "exp+caw": 1.02}  # of plain's
 
 
@@ -49,10 +50,18 @@ def test_bytes_of_products_and_prefix_are_those_of_arithmetic() -> None:
 
 def test_a_layer_takes_64_rows_and_more_are_the_models_own() -> None:
     """Plain decoding and candidates change over at the same number of rows."""
-    for mode, batch, rows in (("plain", 64, 64), ("kgw+caw", 32, 64), ("plain", 65, 65), ("kgw+caw", 33, 66)):
+    for mode, batch, rows in (("plain", 64, 64), ("kgw+caw", 32, 64), ("plain", 65, 65), ("kgw+caw", 43, 86)):
         names = {launch.name for launch in model_of_step(mode, "tiny", "float32", batch, 64)}
         own, theirs = {"layer_attention_kernel", "product_kernel"}, {"split_kernel", "mm"}
         assert names & (own | theirs) == (own if rows <= 64 else theirs), (mode, batch)
+
+
+def test_candidates_of_many_sequences_are_packed() -> None:
+    """256 of them in 64 rows, and what they cost more than plain: a record of each, where they lie, ladders."""
+    plain, packed = (model_of_step(mode, "llama-2-7b", "float16", 32, 1024) for mode in ("plain", "exp+caw"))
+    assert len(plain) == PLAIN < len(packed) <= PLAIN + PACKING
+    moved, of_plain = (sum(launch.bytes for launch in step) for step in (packed, plain))
+    assert of_plain < moved <= 1.02 * of_plain
 
 
 def test_no_more_launches_and_bytes_than_before() -> None:

@@ -107,6 +107,19 @@ def test_equals_the_reference(device, positions, k, hidden, classes, transform):
     assert bool(found["broken"].any()) and not bool(found["emitted"].all())
 
 
+def test_each_row_may_have_carried_another_number(device):
+    """What was chosen and not carried waits."""
+    arguments = inputs(EVALUATED, batch=41, slots=7, classes=0)
+    arguments |= {"factor": torch.full((41,), 3.0), "counts": torch.full((41,), 7), "active": torch.ones(41) > 0}
+    arguments["needs"] = torch.arange(1.0, 8.0).repeat(41, 1)
+    arguments["carried"] = torch.arange(41) % 7 + 1
+    waited = arguments["pending"] >= 0
+    found = compare(device, arguments)
+    beyond = found["choice"] >= arguments["carried"]
+    assert torch.equal(found["emitted"], ~beyond | waited)
+    assert bool((beyond & ~waited).any()) and bool((~beyond & (found["choice"] > 0)).any())
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("kind", "rungs"), [(EVALUATED, 2), (GIVEN, 7), (GIVEN, 1), (PLAIN, 1)])
 def test_strengths_from_anywhere(device, kind, rungs, rule):

@@ -54,6 +54,33 @@ def test_equals_the_reference(device, case):
         assert (own[name].cpu()[untouched] == 0).all(), "other slots and sequences are left alone"
 
 
+@pytest.mark.parametrize("case", ["one part", "parts"])
+def test_packed_rows_have_the_bits_of_whole_ones(device, case):
+    """Each row as where every sequence carries all slots; slots that nobody carries stay as they were."""
+    from caw.triton_kernels.decoder_layer import decoder_layer
+
+    torch.manual_seed(5)
+    one = {"batch": 4, "candidates": 3, "head_norms": True, "window": 4}
+    given = arguments(**(one if case == "one part" else {**CASES[case], "dtype": torch.float32}))
+    batch, candidates = given["hidden"].shape[:2]
+    given["k_scratch"], given["v_scratch"] = (given[name][:, : candidates + 1] for name in ("k_scratch", "v_scratch"))
+    counts = [1, 3, 2, 1] if case == "one part" else [candidates, 2]
+    rows = torch.tensor([b for b in range(batch) for _ in range(counts[b])])
+    slots = torch.tensor([c for b in range(batch) for c in range(counts[b])])
+    few = {name: given[name][rows, slots][:, None].contiguous() for name in ("hidden", "cos", "sin")}
+    whole, packed = on(given, device), on({**given, **few, "rows": rows}, device)
+    expected, actual = decoder_layer(**whole), decoder_layer(**packed)
+    assert actual.shape == few["hidden"].shape
+    assert torch.equal(actual[:, 0].cpu(), expected.cpu()[rows, slots])
+    for name in ("k_scratch", "v_scratch"):
+        mine, theirs = packed[name].cpu(), whole[name].cpu()
+        assert torch.equal(mine[rows, 1 + slots], theirs[rows, 1 + slots])
+        mine[rows, 1 + slots] = 0
+        assert (mine == 0).all()
+    reference = decoder_layer_ref(**wide({**given, **few, "rows": rows}))
+    assert_close(actual.cpu(), reference.float(), ROWS[actual.dtype])
+
+
 def test_seven_launches_and_few_counters(device):
     """Counters are cleared by the layer's own first launch; a prefix in one part needs none."""
     from caw.triton_kernels.decoder_layer import LayerAttention, decoder_layer
@@ -91,7 +118,7 @@ def test_a_nan_of_the_prefix_is_not_lost(device, heads):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"rows": torch.zeros(2, dtype=torch.int64)}, "rows must be None on a GPU"),
+        ({"rows": torch.zeros(2, dtype=torch.int64)}, "hidden must have shape .N, 1, E. with rows"),
         ({"slot": 2}, "must have room for 2 candidates"),
         ({"lengths": torch.tensor([1, 10])}, "lengths must be in"),
         ({"lengths": torch.tensor([1, 2, 3])}, "lengths must have shape"),

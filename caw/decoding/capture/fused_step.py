@@ -13,6 +13,9 @@ import torch
 
 from caw import ops
 from caw.decoding.capture.fixed_step import FixedStep
+from caw.decoding.capture.packing import pack, row_budget
+from caw.decoding.draftable import exact_rows
+from caw.decoding.forward.branching import forward_rows
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
@@ -41,42 +44,67 @@ class Rungs(NamedTuple):
 class FusedStep(FixedStep):
     """Ends texts and writes to the ring by itself; what `take` returns only says so.
 
-    carried: candidates that a look-ahead forwards.
+    carried: candidates that a look-ahead forwards. packs: whether it may leave out those that do not exist.
     """
 
     def __init__(self, model: Any, plan: Plan) -> None:
         super().__init__(model, plan)
         self.carried = min(self.slots, self.rungs)
+        own = plan.kernels.sibling_attention is ops.sibling_attention
+        # compiled bodies and layers of others take the same number of candidates of every sequence
+        self.packs = own and plan.settings.branching == "tree" and not plan.settings.compile and exact_rows(model)
 
     def take(self, state: DecodeState, cache: SiblingCache) -> StepResult:
         """Decode one token of every active sequence; mutates state, cache and ring."""
         if self.plan.looks_ahead:
-            result, chosen, moved, logits, following = self._evaluated(state, cache)
+            rungs = self.rungs_of(state, self.carried)
+            budget = row_budget(*rungs.carried.shape) if self.packs else None
+            result, chosen, moved, logits, following = (
+                self._evaluated(state, cache, rungs) if budget is None else self._packed(state, cache, rungs, budget)
+            )
         else:
             rungs = self.rungs_of(state, 1)
             result, chosen, moved = self.decide(state, rungs, [], rungs.candidates.shape[1])
-            logits = self.logits(cache, result.tokens[:, None])
-            following = self.record(logits)
-        by_sequence = logits.view(state.batch, -1, logits.shape[1])
-        cache.commit_step(chosen, moved, state.logits, by_sequence, state.records, following.tensors, state.active)
+            logits = self.logits(cache, result.tokens[:, None]).view(state.batch, 1, -1)
+            following = self.record(logits[:, 0])
+        cache.commit_step(chosen, moved, state.logits, logits, state.records, following.tensors, state.active)
         return result
 
     def _evaluated(
-        self, state: DecodeState, cache: SiblingCache
+        self, state: DecodeState, cache: SiblingCache, rungs: Rungs
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor, torch.Tensor, Record]:
-        """What `decide` gives, the candidates' logits, and the record of each or of the chosen one."""
-        assert self.evaluator is not None
-        spec, rungs = self.evaluator.spec, self.rungs_of(state, self.carried)
+        """What `decide` gives, the candidates' logits [B, Q, V], and the record of each or of the chosen one."""
         batch, width = rungs.carried.shape
         logits = self.logits(cache, rungs.carried)
         first = torch.arange(batch, device=logits.device) * width if batch * width > ALL_ROWS else None
         following = self.record(logits, first)
         originals = Record(*(t.view(batch, -1, *t.shape[1:])[:, 0] for t in following.tensors))
-        window = [*reversed(state.history[: spec.previous]), state.current, *[originals][: spec.next]]
-        result, chosen, moved = self.decide(state, rungs, window, width)
+        result, chosen, moved = self.decide(state, rungs, self._window(state, originals), width)
         if first is not None:
             following = self.record(logits, first + chosen)
-        return result, chosen, moved, logits, following
+        return result, chosen, moved, logits.view(batch, width, -1), following
+
+    def _packed(
+        self, state: DecodeState, cache: SiblingCache, rungs: Rungs, budget: int
+    ) -> tuple[StepResult, torch.Tensor, torch.Tensor, torch.Tensor, Record]:
+        """The same with `budget` rows in all; the logits are those of the chosen candidate, whatever the place."""
+        width, counts = rungs.carried.shape[1], rungs.counts
+        assert counts is not None
+        several = state.active & (state.pending < 0)
+        packed = pack(rungs.carried, torch.where(several, counts.clamp_max(width), 1), budget)
+        logits = forward_rows(self.model, cache, packed.tokens, packed.rows, packed.slots, cache.capacity)
+        following = self.record(logits)
+        window = self._window(state, following.take(packed.first))
+        result, chosen, moved = self.decide(state, rungs, window, width, packed.carried)
+        rows = packed.first + chosen
+        of_each = logits.index_select(0, rows)[:, None].expand(-1, width, -1)
+        return result, chosen, moved, of_each, following.take(rows)
+
+    def _window(self, state: DecodeState, following: Record) -> list[Record]:
+        """What the evaluator reads, oldest first; following: records of the originals."""
+        assert self.evaluator is not None
+        spec = self.evaluator.spec
+        return [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
 
     def rungs_of(self, state: DecodeState, slots: int) -> Rungs:
         """The ladder of each row and its first `slots` candidates, or the one that waits."""
@@ -101,12 +129,17 @@ class FusedStep(FixedStep):
         ))  # fmt: skip
 
     def decide(
-        self, state: DecodeState, rungs: Rungs, window: list[Record], width: int
+        self,
+        state: DecodeState,
+        rungs: Rungs,
+        window: list[Record],
+        width: int,
+        carried: torch.Tensor | None = None,
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
         """(what happened, sibling int64 [B] to commit where bool [B] is true).
 
         window: what the evaluator reads, oldest first; empty: the policy gives the strength. width: candidates that
-        can be chosen without waiting.
+        can be chosen without waiting; carried: int64 [B], if those differ.
         """
         network, table, given, policy = [], None, None, self.policy
         k, transform, classes, scale = 1, 0, 0, [0.0, 0.0]
@@ -125,6 +158,7 @@ class FusedStep(FixedStep):
             state.pending_strength, state.pending_capacity, state.factors, given, state.current.logsumexp,
             state.padded_tokens, state.counts, state.budgets, state.rows.ends, state.active, ring.integers, ring.floats,
             ring.cursor, width, state.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
+            carried,
         )  # fmt: skip
         ring.forwarded = width if window else 1
         seen = rungs.candidates, shown, strength, capacity

@@ -73,16 +73,26 @@ def forward_packed(
     """
     chosen = torch.arange(candidates.shape[1]) < counts[:, None]
     rows, slots = chosen.nonzero(as_tuple=True)
+    logits = forward_rows(model, cache, candidates[chosen], rows, slots, limit)
+    return logits, (counts.cumsum(dim=0) - counts).clamp_max(rows.shape[0] - 1)
+
+
+def forward_rows(
+    model: Any, cache: SiblingCache, tokens: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, limit: int
+) -> torch.Tensor:
+    """Logits [N, V], in the model's dtype, of tokens int64 [N]: candidate slots[n] of sequence rows[n], int64 [N].
+
+    Rows are ascending, slots of each sequence 0, 1, ...
+    """
     cache.begin_forward(packed=(rows, slots))
     output = model(
-        candidates[chosen][:, None],
+        tokens[:, None],
         position_ids=cache.lengths[rows][:, None],
         past_key_values=cache,
         use_cache=True,
         caw_layout=Layout(cache, cache.lengths, limit, rows=rows),
     )
-    first = (counts.cumsum(dim=0) - counts).clamp_max(rows.shape[0] - 1)
-    return output.logits[:, 0], first
+    return output.logits[:, 0]
 
 
 def forward_drafted(model: Any, cache: SiblingCache, tree: DraftTree) -> torch.Tensor:
