@@ -33,14 +33,12 @@ class Scheme(ABC):
     compat_tail: which tail that system's detector reports as p-value.
     native: parameters of the compiled ops; None where only PyTorch code serves the scheme.
     code: of the payload; None without one.
-    tables: attributes that are tensors, which marking looks numbers up in.
     """
 
     foreign: ClassVar[bool] = False
     compat_tail: ClassVar[Literal["exact", "normal"]] = "exact"
     native: Native | None = None
     code: PayloadCode | None = None
-    tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, secret: int, window: int) -> None:
         self.window, self.keys = window, self.derive(secret)
@@ -61,13 +59,11 @@ class Scheme(ABC):
     def placed(self: S, device: torch.device) -> S:
         """The same scheme with the tensors that it reads on the device, so that nothing moves when it is asked."""
         other = copy.copy(self)
-        for name in self.tables:
-            setattr(other, name, getattr(self, name).to(device))
         other.settle(device)
         return other
 
     def settle(self, device: torch.device) -> None:
-        """Change whatever else a scheme on the device does otherwise."""
+        """Move to the device what marking looks numbers up in, and change what is done otherwise there."""
         return
 
     def stays_on(self, device: torch.device) -> bool:

@@ -26,7 +26,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
     """
 
     compat_tail = "normal"
-    tables = ("table",)
+    _table: torch.Tensor | None = None  # where a placed scheme keeps it
 
     def __init__(
         self, format_name: str, rule: SeedRule, secret: int, gamma: float, width: int | None, size: int | None
@@ -42,9 +42,14 @@ class ForeignLists(ForeignScheme, GreenScheme):
         self.needed = self.width - rule.salted
         super().__init__(format_name, secret, self.width, size)
 
-    @cached_property
+    @property
     def table(self) -> torch.Tensor:
-        """What the rule looks seeds up in, int64; nothing in it for rules without."""
+        """What the rule looks seeds up in, int64; nothing in it for rules without.
+
+        Not kept here: a detector may try thousands of keys, and some systems draw a megabyte for each.
+        """
+        if self._table is not None:
+            return self._table
         rule = self.rule.table
         return torch.empty(0, dtype=torch.int64) if rule is None else rule(self.keys[0], self.vocab_size)
 
@@ -53,6 +58,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
         return PermutationLists(self.vocab_size, int(self.vocab_size * self.gamma), keep=not self.rule.salted)
 
     def settle(self, device: torch.device) -> None:
+        self._table = self.table.to(device)
         if not self.rule.philox:
             self.lists = DrawnLists(self.lists.vocab_size, self.lists.size)
 

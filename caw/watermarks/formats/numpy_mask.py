@@ -7,7 +7,7 @@ of sha256 of the key as a little-endian int64.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ class MaskList(ForeignScheme, GreenScheme):
     """One mask for every position; tokens beyond it are not green."""
 
     compat_tail = "normal"
-    tables = ("mask",)
+    _mask: torch.Tensor | None = None  # where a placed scheme keeps it
     width = 0
 
     def __init__(self, format_name: str, secret: int, gamma: float, size: int | None) -> None:
@@ -38,10 +38,13 @@ class MaskList(ForeignScheme, GreenScheme):
         self.gamma = gamma
         super().__init__(format_name, secret, 0, size)
 
-    @cached_property
+    @property
     def mask(self) -> torch.Tensor:
-        """Which tokens are green, bool [V]."""
-        return numpy_mask(self.keys[0], self.gamma, self.vocab_size)
+        """Which tokens are green, bool [V]; not kept here, where a detector tries many keys."""
+        return numpy_mask(self.keys[0], self.gamma, self.vocab_size) if self._mask is None else self._mask
+
+    def settle(self, device: torch.device) -> None:
+        self._mask = self.mask.to(device)
 
     @property
     def fraction(self) -> float:

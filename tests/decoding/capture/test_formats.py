@@ -91,6 +91,16 @@ def test_some_of_these_look_beyond_the_record(llama: Any, monkeypatch: pytest.Mo
         assert found, name
 
 
+def test_a_scheme_keeps_no_table_unless_it_is_placed() -> None:
+    """A detector may hold thousands of keys; a table of transformers' is 8 MB."""
+    for name in ("transformers selfhash", "mask"):
+        watermark = FORMATS[name].with_vocabulary(131)
+        watermark.green_tokens(torch.zeros(1, watermark.window, dtype=torch.int64), torch.arange(9)[None])
+        for made, kept in ((watermark, False), (watermark.placed(torch.device("cpu")), True)):
+            found = [value for value in vars(made.scheme).values() if isinstance(value, torch.Tensor)]
+            assert bool(found) == kept, name
+
+
 @pytest.mark.parametrize("name", ["transformers", "temperature", "synthid", "payload"])
 def test_replay_at_other_lengths(llama: Any, name: str) -> None:
     made = [started(llama, PROMPTS, FORMATS[name], capacity_policy(llama), slots=2) for _ in range(2)]
