@@ -15,7 +15,9 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding.capture import fused_step
 from caw.decoding.capture.fused_step import FusedStep
+from caw.decoding.forward import fused_stack
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.small_linears import SmallLinears
 
@@ -130,15 +132,21 @@ def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
     ],
 )
 def test_tokens_of_kernels_in_the_interpreter(
-    by_kernels: ops.Ops, name: str, watermark: str | None, sampling: str
+    by_kernels: ops.Ops, name: str, watermark: str | None, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every op of every step by its kernel; slots overflow; the tokens are those of the references."""
+    """Every op of every step by its kernel; slots overflow; the tokens are those of the references.
+
+    Llama's with packed candidates, by its layers' kernels.
+    """
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled here; test_capture runs them")
     model = build(name)
+    if name == "llama":
+        monkeypatch.setattr(fused_stack, "_alike", lambda body, layers: False)
+        monkeypatch.setattr(fused_step, "row_budget", lambda batch, width: min(3, batch * width))
     chosen = WATERMARKS[watermark] if watermark else None
     policy = capacity_policy(model, theta=1.0, beta=1.0) if watermark else None
-    settings: dict[str, Any] = {"max_new_tokens": 4, "slots": 2, **SAMPLING[sampling]}
+    settings: dict[str, Any] = {"max_new_tokens": 2 if name == "llama" else 4, "slots": 2, **SAMPLING[sampling]}
     prompts = [prompt(7, 1), prompt(2, 2)]
     expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
     actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
