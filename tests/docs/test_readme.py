@@ -122,9 +122,8 @@ def test_maths_under_five_keys() -> None:
 
 
 def test_marked_until_they_are_found() -> None:
-    rows = {
-        row["policy"]: row for row in results("evaluation_qwen05target/results.json")["rows"] if row["keys"] in (0, 3)
-    }
+    every = results("evaluation_qwen05target/results.json")["rows"]
+    rows = {row["policy"]: row for row in every if row["keys"] in (0, 3)}
     [drawn] = results("evaluation_qwen05drawn/results.json")["rows"]
     names = ("none", "caw", "closed-0.01", "found-0.01")
     none, *marked = (short(rows[name]["accuracy"]) for name in names)
@@ -132,7 +131,9 @@ def test_marked_until_they_are_found() -> None:
     [(what, said)] = [item for item in measured().items() if "drawn" in item[0]]
     labels = ("CAW", "`target`", "`found_at`")
     shown = [f"{name} {right}, {share}" for name, right, share in zip(labels, marked, found, strict=True)]
-    assert said == "; ".join(shown)
+    [surer] = [row for row in every if row["policy"] == "found-0.001"]
+    surest = f"(0.1%: {short(surer['accuracy'])}, {short(surer['weighted']['tpr_at_fpr_1e3'], 2)})"
+    assert said == f"{'; '.join(shown)} {surest}"
     assert f"{rows['caw']['n']} other questions (unmarked {none}, drawn {short(drawn['accuracy'])})" in what
     introduction = (
         f"({marked[1]} and {short(drawn['accuracy'])} of {rows['caw']['n']})",
