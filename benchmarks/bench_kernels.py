@@ -27,12 +27,12 @@ from typing import Any
 
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref
+from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.evaluator_step_ref import evaluator_step_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
 from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 from kernel_smoke import Made, flat, moved, small_calls
-from product_sides import product_sides
 
 from caw import ops
 from caw.cost.replays import CALLS, Call, copies_of, copy_bandwidth, timer
@@ -153,8 +153,12 @@ def product_case(rows: int, outputs: int, size: int, device: str, dtype: torch.d
     bytes_moved, kind = outputs * size * dtype.itemsize, str(dtype).removeprefix("torch.")
     data = copies_of(lambda: torch.randn(outputs, size, device=device).to(dtype), bytes_moved, smoke)
     x = torch.randn(rows, size, device=device).to(dtype)
+    sides: dict[str, Call] = {
+        "caw": lambda i: ops.small_linear(x, data[i % len(data)]),
+        "torch": lambda i: torch.nn.functional.linear(x, data[i % len(data)]),
+    }
     return Case(
-        f"product of {rows} rows, {outputs} outputs of {size} {kind}", bytes_moved, product_sides(x, data, smoke),
+        f"product of {rows} rows, {outputs} outputs of {size} {kind}", bytes_moved, sides,
         lambda: small_linear_ref(x, data[0]), "float32" if dtype == torch.float32 else f"attention/{kind}",
         "80 % of the copy bandwidth", len(data),
     )  # fmt: skip
@@ -197,6 +201,37 @@ def tail_case(batch: int, device: str, smoke: bool, layers: int = 32, heads: int
     return Case(f"evaluate + select + commit b{batch}", size_moved, sides, lambda: expected, "evaluator", aim)
 
 
+def decision_case(batch: int, device: str) -> Case:
+    """Evaluator with token classes, strength, choice, end of text and output of one captured step: one launch."""
+    classes, hidden, vocab_size, k = 11, 128, 32000, 100
+    inputs = 3 * (k + classes)
+    shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
+    weights = [torch.rand(shape, device=device) * 0.1 + 0.05 for shape in shapes]
+    records = [topk_softmax_ref(torch.randn(batch, vocab_size, device=device), k) for _ in range(3)]
+    table = (torch.arange(vocab_size, device=device) % classes).to(torch.uint8)
+    counts, nothing = torch.zeros(batch, dtype=torch.int64, device=device), torch.zeros(batch, device=device)
+    ladder = [torch.arange(2 * batch, device=device).view(batch, 2), torch.rand(batch, 2, device=device), counts + 2]
+    text = [torch.full((batch, 1028), -1, device=device), counts, counts + 1024, counts[:, None] - 1,
+            torch.ones(batch, dtype=torch.bool, device=device)]  # fmt: skip
+    ring = [torch.zeros(8, batch, 1, dtype=torch.int64, device=device), None, torch.zeros(1, dtype=torch.int64,
+            device=device)]  # fmt: skip
+    given = [[r[2] for r in records], [r[1] for r in records], weights, table, *ladder, counts - 1, nothing.clone(),
+             nothing.clone(), nothing + 1.0, None, nothing, *text, *ring, 2, 4, k, 1, classes, 0.8, 1.5, 0,
+             4.0]  # fmt: skip
+
+    def by(op: Callable[..., Any]) -> Call:
+        def call(i: int) -> torch.Tensor:
+            counts.zero_()  # every step is a text's first
+            return op(*given)[5]
+
+        return call
+
+    size_moved = sum(w.numel() * 4 for w in weights) + batch * 3 * k * (4 + 8 + 1)
+    sides: dict[str, Call] = {"caw": by(ops.decision_step), "the same in torch": by(decision_step_ref)}
+    expected = by(decision_step_ref)(0)
+    return Case(f"evaluate, decide and write b{batch}", size_moved, sides, lambda: expected, "evaluator", "")
+
+
 def small_case(made: Made, device: str) -> Case:
     """One small call of a kernel, all its results held against the reference's."""
     name, op, reference, arguments, row = made
@@ -220,6 +255,7 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
         yield attention_case(1, 4, 2, 64, 40, 2, device, torch.float32, True)
         yield topk_case(2, 1000, device, torch.float32, True, "")
         yield tail_case(1, device, True, layers=2, heads=2, dim=16)
+        yield decision_case(1, device)
         yield product_case(2, 40, 70, device, torch.float32, True)
         yield from (small_case(made, device) for made in small_calls())
         return
@@ -229,7 +265,9 @@ def cases(device: str, smoke: bool) -> Iterator[Case]:
         (2, 32_000, half, ""),
     ):  # fmt: skip
         yield topk_case(rows, vocab_size, device, dtype, False, aim)
-    yield from (tail_case(b, device, False) for b in (1, 8, 32))
+    for b in (1, 8, 32):
+        yield decision_case(b, device)
+        yield tail_case(b, device, False)
     for rows, outputs, size in ((1, 12288, 4096), (8, 12288, 4096), (1, 4096, 11008), (32, 4096, 11008)):
         yield product_case(rows, outputs, size, device, half, False)
     for b, h, hk in ((1, 32, 32), (8, 32, 8), (32, 32, 8)):

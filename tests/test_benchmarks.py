@@ -199,7 +199,7 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
         assert len(gpu_check.summary(results)) <= 100
         assert gpu_check.summary(results)[-1] == "x" and "---- generate_b32" in gpu_check.summary(results)
         written = [word for part in found for word in part.command if word.endswith(".json")]
-        assert len(written) == len(set(written)) == 9
+        assert len(written) == len(set(written)) == 12
         # with nothing but torch and Triton they say what they lack instead of failing at an import
         assert all({"scipy", "transformers"} <= set(p.needs) for p in found if p.name != "build")
         assert [p.name for p in found if "pytest" in p.needs] == ["tests"]
@@ -215,8 +215,10 @@ def test_what_a_first_run_is_for_comes_first(gpu_check: Any) -> None:
     real, rehearsed = (gpu_check.parts(gpu_check.Place(Path("out"), arch)) for arch in ("90", None))
     names = [part.name for part in real]
     assert names == [part.name for part in rehearsed]
-    assert names[:5] == ["build", "small_calls", "generate_b1", "kernels_topk", "kernels_tail"]
-    assert names[-3:] == ["tests", "memcheck", "racecheck"]
+    assert names[:5] == ["build", "small_calls", "generate_b1", "steps_b1", "kernels_topk"]
+    assert names.index("tune") < names.index("steps_tuned") < names.index("generate_b8"), "tuned before they are timed"
+    assert names[-5:] == ["tests", "memcheck", "racecheck", "generate_b1_static", "kernels_flex"]
+    assert [part.name for part in real if part.spare] == names[-2:]
     for part in rehearsed:
         assert "--inplace" not in part.command and "compute-sanitizer" not in " ".join(part.command)
         interpreted = part.command[1].endswith("rehearsal.py") or part.environment.get("TRITON_INTERPRET") == "1"
@@ -240,7 +242,7 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     results = json.loads((tmp_path / "summary.json").read_text())
-    assert {result["state"] for result in results} == {"ok"} and len(results) == 14
+    assert {result["state"] for result in results} == {"ok"} and len(results) == 17
     for batch in ("1", "8", "32"):
         found = json.loads((tmp_path / f"generate_b{batch}.json").read_text())
         assert found["complete"] and "rehearsal" in found["clock"]
@@ -249,8 +251,19 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
         assert launches["plain"] == pytest.approx(19, abs=1e-9), "2 layers of 7 kernels and the logits; 4 outside"
         assert launches["plain"] < launches["exp+caw"] <= launches["kgw+caw"]
     kernels = [json.loads(path.read_text())["rows"] for path in tmp_path.glob("kernels_*.json")]
-    assert len(kernels) == 5 and not any(row["wrong"] for rows in kernels for row in rows)
+    assert len(kernels) == 4 and not any(row["wrong"] for rows in kernels for row in rows)
     assert list((tmp_path / "build").rglob("_C.so"))
+    tuned = json.loads((tmp_path / "tune.json").read_text())
+    assert tuned["complete"] and len(tuned["rows"]) == 5 and all(row["chosen"] for row in tuned["rows"])
+    wrong = [
+        maker for row in tuned["rows"] for maker in row["makers"] if maker.get("error", "left out")[:8] != "left out"
+    ]
+    assert not wrong and len(json.loads((tmp_path / "cache/tuned" / tuned["file"]).read_text())["products"]) == 5
+    for name in ("b1", "tuned"):
+        found = json.loads((tmp_path / f"steps_{name}.json").read_text())
+        assert found["complete"] and found["rows"][-1]["mode"] == ("exp+caw" if name == "b1" else "compiled-torch")
+        assert not any("error" in row for row in found["rows"])
+        assert found["rows"][0]["step_us"]["median"] == pytest.approx(19e6, abs=10), "launches of a plain step"
 
 
 def test_a_part_out_of_time_takes_what_it_started_along(

@@ -28,9 +28,19 @@ def tune_products(
     with Bar(None, "starting") as bar:
         products = product_tuner.products_to_tune(model, shapes, dtype, target)
         found = product_tuner.tune(target, products, seconds, bar.note, saved)
+    for row in found["rows"]:
+        print(summary(row))
     complain(f"{target.name}: choices for {len(found['rows'])} products are kept in {found['file']}")
     if json_file is not None:
         complain(f"wrote {json_file}")
+
+
+def summary(row: dict[str, Any]) -> str:
+    """One line: who was chosen, and how long a single row takes by it, by the usual tiles and by torch."""
+    us = {maker["name"]: next(iter(maker["us"].values())) for maker in row["makers"] if "us" in maker}
+    usual, torch = row["makers"][0]["name"], row["makers"][1]["name"]
+    said = ", ".join(f"{name} {us[name]:.1f} us" for name in dict.fromkeys((row["chosen"], usual, torch)) if name in us)
+    return f"{row['product']}: {row['chosen'] or 'nobody'} of {said}; at least {row['floor_us']:.1f} us"
 
 
 def show(row: dict[str, Any]) -> None:

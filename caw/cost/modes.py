@@ -5,6 +5,7 @@ kgw, unigram, exp            the watermark at full strength
 kgw+entropy                  only where the entropy is above a threshold
 kgw+caw                      capacity policy, looking ahead in one forward; /sequential, /batch: the paper's baselines
 plain/drafts, kgw+caw/drafts the same with drafts (`speculate="auto"`), which all others are without
+compiled-torch               plain PyTorch on a static cache, compiled and captured (as gpt-fast), on the same weights
 transformers                 transformers.generate; -static: static cache, which transformers compiles on a GPU
 transformers-kgw             transformers.generate with its own KGW; as-transformers-kgw: ours in its format
 markllm-kgw                  transformers.generate with MarkLLM's KGW; as-markllm-kgw: ours in its format
@@ -16,12 +17,14 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import LogitsProcessorList, WatermarkingConfig
 
+from caw.cost.compiled_torch import generated
 from caw.cost.subjects import Subject
 from caw.cost.timing import Call, Made, PreparationWatch
 from caw.defaults import DELTA, GAMMA, TOP_K_EXP
@@ -40,7 +43,8 @@ WATERMARKS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 POLICIES = ("entropy", "caw", "caw/sequential", "caw/batch")
 FOREIGN = {"as-transformers-kgw": "transformers", "as-markllm-kgw": "markllm"}
-OTHERS = ("transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
+COMPILED = "compiled-torch"
+OTHERS = (COMPILED, "transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
 OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
 DRAFTS = "/drafts"
 DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
@@ -94,6 +98,8 @@ def has_markllm() -> bool:
 
 def call_of(mode: str, job: Job) -> Call:
     """The call that generates in this mode."""
+    if mode == COMPILED:
+        return partial(generated, job.subject.model, job.prompts)
     if mode in OTHERS:
         return theirs(job, mode)
     watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), job)
@@ -184,7 +190,7 @@ def same_tokens(names: Sequence[str]) -> list[list[str]]:
 
     The others of a group are held against its first.
     """
-    groups = [[PLAIN, PLAIN + DRAFTS, "transformers", "transformers-static"]]
+    groups = [[PLAIN, PLAIN + DRAFTS, COMPILED, "transformers", "transformers-static"]]
     groups += [[w, w + DRAFTS] for w in WATERMARKS]
     groups += [[f"as-{system}-kgw", f"{system}-kgw"] for system in ("transformers", "markllm")]
     groups += [[name for name in names if name.startswith(f"{w}+caw")] for w in WATERMARKS]

@@ -47,13 +47,14 @@ def timer(call: Call, count: int, device: str, plain: bool = False) -> Callable[
     return replay_timer(graph, count)
 
 
-def replay_timer(graph: Any, count: int = 1) -> Callable[[], float]:
+def replay_timer(graph: Any, count: int, replays: int = 1) -> Callable[[], float]:
     """A function that replays a CUDA graph and gives its seconds on the device, by two events, over `count`."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def replayed() -> float:
         marks[0].record()
-        graph.replay()
+        for _ in range(replays):
+            graph.replay()
         marks[1].record()
         marks[1].synchronize()
         return marks[0].elapsed_time(marks[1]) / 1e3 / count
