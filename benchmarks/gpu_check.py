@@ -44,6 +44,7 @@ TOTAL = 525  # seconds for all parts, whatever their own limits
 MORE = 1.3  # times what a part should take, before it is stopped
 SPARE = 35
 GRACE = 5  # seconds between asking a part to stop and killing it
+ASIDES = ("not counted", "brackets:", "caw: wrote")  # what a benchmark says below its figures
 NO_TIME = "left out, no time"
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 COMMAND_LINE = (*LIBRARY, "rich", "typer")
@@ -226,7 +227,8 @@ def run(part: Part, log: Path, seconds: float) -> dict[str, Any]:
         text = output.read()
     with open(log, "a", encoding="utf-8") as file:
         file.write(f"==== {part.name}: {state}\n$ {' '.join(part.command)}\n{text}\n")
-    tail = [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()][-part.lines :]
+    telling = [line for line in text.splitlines() if line.strip() and not line.startswith(ASIDES)]
+    tail = [line[:LINE_LENGTH] for line in telling[-part.lines :]]
     return {"part": part.name, "state": state, "seconds": round(time.monotonic() - started, 1), "tail": tail}
 
 

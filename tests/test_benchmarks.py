@@ -210,6 +210,27 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
                     assert (FOLDER.parent / path).exists(), word
 
 
+def test_the_summary_has_the_figures_and_the_log_all(gpu_check: Any, tmp_path: Path) -> None:
+    said = "first\nplain 4.0\nkgw+caw 4.1\n\nbrackets: quartiles\nnot counted: first runs\ncaw: wrote x.json"
+    part = gpu_check.Part("p", 9, [sys.executable, "-c", f"print({said!r})"], 2)
+    result = gpu_check.run(part, tmp_path / "parts.log", 60)
+    assert result["state"] == "ok" and result["tail"] == ["plain 4.0", "kgw+caw 4.1"]
+    assert said in (tmp_path / "parts.log").read_text()
+
+
+def test_parts_for_spare_time_are_left_out_without_fault(
+    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(gpu_check, "run", lambda part, log, seconds: ran.append(part.name) or {"state": "ok"})
+    chosen = [gpu_check.Part("a", 9, [], 1), gpu_check.Part("b", 0, [], 1, spare=True), gpu_check.Part("c", 9, [], 1)]
+    scale = (gpu_check.SPARE + gpu_check.GRACE - 1) / gpu_check.TOTAL
+    results = gpu_check.run_all(chosen, tmp_path, scale)
+    assert ran == ["a", "c"] and results[1]["state"] == gpu_check.NO_TIME
+    gpu_check.run_all(chosen, tmp_path, 1.0)
+    assert ran[2:] == ["a", "b", "c"]
+
+
 def test_what_a_first_run_is_for_comes_first(gpu_check: Any) -> None:
     """The rehearsal has the same parts in the same order, each through the interpreter, and builds nothing in place."""
     real, rehearsed = (gpu_check.parts(gpu_check.Place(Path("out"), arch)) for arch in ("90", None))
