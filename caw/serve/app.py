@@ -118,7 +118,7 @@ def _add_status(app: FastAPI, service: Service, metrics: Metrics) -> None:
     """Paths for those who run the server."""
     turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when receipts were checked, and whether that failed
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])  # balancers ask by either
     async def health() -> Response:
         engine = service.engine
         if engine.failed or engine.inbox.closed:
@@ -157,6 +157,8 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
         broken = first["type"] == "json_invalid"  # its place is a number of letters
         where = "" if broken else ".".join(str(part)[:64] for part in first["loc"] if part != "body")
         message = f"the request is not valid: {where or 'body'}: {first['msg']}"
+        if not where and not broken:  # as from `curl -d` without a header, which calls it a form
+            message = "the body must be a JSON object, got something else; send one with content-type: application/json"
         return await refused(request, ApiError(BAD, message, parameter=where or None))
 
     @app.exception_handler(HTTPException)

@@ -10,6 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from caw.serve.settings import ServerSettings
 
 LEAST_RATE = 1024  # bytes a second
+AT_ONCE = 1 << 14  # bytes that are looked at before other connections have their turn
+MOST_LINES = 1 << 14  # of a body in chunks, each of which has two: a byte a chunk makes 12 s of work of a megabyte
 
 
 def protocol_for(settings: ServerSettings) -> type[asyncio.Protocol]:
@@ -21,13 +23,15 @@ class Patient(H11Protocol):
     """HTTP/1.1 whose clients may not keep a connection for nothing.
 
     They have `read_timeout` seconds for the head of each request. Who takes less than LEAST_RATE of what is sent to
-    them, for `write_timeout` seconds, is cut off. Of more than `max_connections`, those go whose requests did not come.
+    them, for `write_timeout` seconds, is cut off; so is who sends a body in too many chunks. Of more than
+    `max_connections`, those go whose requests did not come.
     """
 
     settings: ClassVar[ServerSettings]
     head: asyncio.TimerHandle | None = None
     stuck: asyncio.TimerHandle | None = None
     since = 0.0  # when its last answer was complete, or it came
+    lines = 0  # of the body that comes in chunks
 
     @property
     def between(self) -> bool:
@@ -45,6 +49,7 @@ class Patient(H11Protocol):
         self.since = self.loop.time()
         # all that the kernel does not take at once is waited for, so that it is known how long that takes
         transport.set_write_buffer_limits(high=0)
+        transport.max_size = AT_ONCE
         self.head = self.loop.call_later(self.settings.read_timeout, self.late)
         if len(self.connections) > self.settings.max_connections:
             everyone: set[Any] = self.connections
@@ -52,6 +57,11 @@ class Patient(H11Protocol):
             min(lingering, key=lambda one: one.since).transport.abort()  # it is this one if there is no other
 
     def data_received(self, data: bytes) -> None:
+        if not self.between and self.cycle.more_body and b"transfer-encoding" in dict(self.cycle.scope["headers"]):
+            self.lines += data.count(b"\n")
+            if self.lines > MOST_LINES:
+                self.transport.abort()
+                return
         super().data_received(data)
         if not self.between:
             self.stop()
@@ -59,7 +69,7 @@ class Patient(H11Protocol):
             self.head = self.loop.call_later(self.settings.read_timeout, self.late)
 
     def on_response_complete(self) -> None:
-        self.since = self.loop.time()
+        self.since, self.lines = self.loop.time(), 0
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:

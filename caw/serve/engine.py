@@ -16,6 +16,7 @@ from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.warping import Warping
 from caw.found.attempts import FoundTexts
+from caw.serve.errors import BAD
 from caw.serve.grammars import Grammar, RowMasks
 from caw.serve.inbox import Inbox, LiveWaiting
 from caw.serve.job import Done, Failed, Job, News, Token
@@ -214,7 +215,7 @@ class Engine:
         making = self._making.pop(sequence.index)
         job, attempts = making.job, making.attempts
         if making.grammar is not None and making.grammar.error:
-            self._tell(job, Failed(making.grammar.error))
+            self._tell(job, Failed(making.grammar.error, BAD))  # the schema's fault: clients try again after a 500
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))

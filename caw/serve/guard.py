@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from caw.serve.errors import FORBIDDEN, TOO_LONG, ApiError, encoded
+from caw.serve.errors import BAD, FORBIDDEN, TOO_LONG, ApiError, encoded
 
 HELD, SMALL = 1 << 26, 1 << 16  # bytes of bodies on their way beyond which only small ones are taken
 DRAINED = 4  # times the limit, up to which a body is read to its end: who is still sending hears of no refusal
@@ -32,6 +32,10 @@ class Guard:
             return
         if self.hosts is not None and (foreign := self._foreign(dict(scope["headers"]))):
             await _refuse(send, ApiError(FORBIDDEN, foreign))
+            return
+        if {b"content-length", b"transfer-encoding"} <= set(dict(scope["headers"])):
+            # a proxy in front may take the other one, and what is a body to it be a request here
+            await _refuse(send, ApiError(BAD, "a body has one length, got two; leave content-length out"))
             return
         try:
             body = await asyncio.wait_for(self._read(scope, receive), self.seconds)

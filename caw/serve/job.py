@@ -33,9 +33,10 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The text cannot be finished. reason: one sentence for the client."""
+    """The text cannot be finished. reason: one sentence for the client. status: of HTTP, where nothing was sent yet."""
 
     reason: str
+    status: int = 500
 
 
 News = Token | Done | Failed

@@ -99,7 +99,7 @@ class Order:
                 tokens = [one for one in news if isinstance(one, Token)]
                 said = text.unfolding.add([one.id for one in tokens]) if tokens else ""
                 if isinstance(news[-1], Failed):
-                    raise ApiError(500, news[-1].reason)
+                    raise ApiError(news[-1].status, news[-1].reason)
                 text.tokens += len(tokens)
                 if isinstance(news[-1], Done):
                     text.done, left = news[-1], left - 1

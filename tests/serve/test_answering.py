@@ -219,13 +219,17 @@ def test_many_large_bodies_at_once_are_refused_and_small_ones_are_not(monkeypatc
     """A thousand strangers who each hold back the last byte of a megabyte would fill a gigabyte."""
     monkeypatch.setattr(guard, "HELD", 200_000)
     monkeypatch.setattr(guard, "SMALL", 1000)
+    guards: list[guard.Guard] = []
+    made = guard.Guard.__init__
+    monkeypatch.setattr(guard.Guard, "__init__", lambda own, *a, **k: (guards.append(own), made(own, *a, **k))[1])
     large = json.dumps({**ASK, "prompt": "x" * 150_000}).encode()
     with running(max_length=64) as served:
         assert post(served.port, large)[0] == 400, "too long for the model, not for the guard"
         holding = socket.create_connection(("127.0.0.1", served.port), timeout=60)
         head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(large)
         holding.sendall(head + large[:-1])
-        until(lambda: post(served.port, large)[0] == 503)
+        until(lambda: guards[-1].held == len(large) - 1)
+        assert post(served.port, large)[0] == 503
         assert served.complete("the sky", max_tokens=2).choices[0].text
         holding.close()
         until(lambda: post(served.port, large)[0] == 400)
@@ -253,8 +257,8 @@ def test_a_local_server_answers_no_pages_of_others(served: Running, origin: str,
 
 def test_a_browsers_form_is_no_request(served: Running) -> None:
     """What pages of others can have a browser send without asking first."""
-    status, _ = post(served.port, json.dumps(ASK).encode(), **{"content-type": "text/plain"})
-    assert status == 400
+    status, answer = post(served.port, json.dumps(ASK).encode(), **{"content-type": "text/plain"})
+    assert status == 400 and "send one with content-type: application/json" in answer["error"]["message"]
 
 
 def test_a_stopped_server_finishes_what_is_under_way() -> None:

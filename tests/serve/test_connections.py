@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from serve.serving import running, until
+from serve.serving import Running, running, until
 from serve.test_answering import ASK, everything
 
 from caw.serve import connections
@@ -34,6 +34,38 @@ def test_a_client_that_takes_nothing_is_cut_off() -> None:
         own = slow.getsockname()
         until(lambda: own not in {one.client for one in served.server.server_state.connections}, 5)
         slow.close()
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer one\r\n" + (
+    b"content-type: application/json\r\ntransfer-encoding: chunked\r\n"
+)
+
+
+@pytest.mark.parametrize("size, answered", [(1, False), (40, True)])
+def test_a_body_in_chunks_of_a_byte_is_cut_off(served: Running, size: int, answered: bool) -> None:
+    """Each takes as long to read as one of a kilobyte: a megabyte of them took 12 s, and others waited for 4 s."""
+    body = json.dumps({**ASK, "max_tokens": 2}).encode() + b" " * 40_000
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in cut(body, size))
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        try:
+            client.sendall(HEAD + b"connection: close\r\n\r\n" + chunks + b"0\r\n\r\n")
+            answer = everything(client)
+        except ConnectionError:
+            answer = b""
+    assert answer.startswith(b"HTTP/1.1 200" if answered else b"") and bool(answer) == answered
+
+
+def cut(body: bytes, size: int) -> list[bytes]:
+    return [body[start : start + size] for start in range(0, len(body), size)]
+
+
+def test_a_request_with_two_lengths_is_refused_with_all_behind_it(served: Running) -> None:
+    """A proxy that goes by the other length passes on, as a body, what would be a request here."""
+    hidden = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(hidden) + hidden)
+        answer = everything(client)
+    assert answer.count(b"HTTP/1.1 ") == 1 and b"HTTP/1.1 400" in answer and b"a body has one length" in answer
 
 
 def test_a_client_that_takes_little_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
