@@ -23,6 +23,7 @@ from caw.triton_kernels.enumerate_candidates_ref import (
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
+from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
@@ -125,21 +126,22 @@ def commit() -> Made:
     return "commit_step", changed(ops.commit_step), changed(commit_step_ref), arguments, "exact"
 
 
+def reached(op: Any) -> Callable[..., Any]:
+    """Candidates, counts and the needs that count; beyond them needs are undefined."""
+
+    def call(*given: Any) -> Any:
+        candidates, needs, counts = op(*given)
+        there = torch.arange(needs.shape[1], device=needs.device)[None] < counts[:, None]
+        return candidates, torch.where(there & needs.isfinite(), needs, 0.0), counts
+
+    return call
+
+
 def ladder(scheme: int, width: int, full: float) -> Made:
     scores = torch.randn(3, 2500) * 2
     values, ids, _, _ = topk_softmax_ref(scores, 100)
     context = torch.randint(-1, 2500, (3, width))
     numbers = [torch.tensor([KEY, ~KEY, 5]), scheme, RARE, full, 1.0]
-
-    def reached(op: Any) -> Callable[..., Any]:
-        """Candidates, counts and the needs that count; beyond them needs are undefined."""
-
-        def call(*given: Any) -> Any:
-            candidates, needs, counts = op(*given)
-            there = torch.arange(needs.shape[1], device=needs.device)[None] < counts[:, None]
-            return candidates, torch.where(there & needs.isfinite(), needs, 0.0), counts
-
-        return call
 
     name, row = f"enumerate_candidates scheme {scheme}", "float32" if scheme == RACE_SCALE else "exact"
     arguments = [values, ids, values, scores, context, *numbers]
@@ -208,6 +210,15 @@ def evaluator() -> list[Made]:
     ]  # fmt: skip
 
 
+def known_race(full: float, scale: bool) -> Made:
+    """Races whose values come from elsewhere; one row where nobody races."""
+    values, ids, _, _ = topk_softmax_ref(torch.randn(3, 2500) * 2, 100)
+    race = values.double() + 3 * torch.randn(3, 100, dtype=torch.float64)
+    race[2] = -torch.inf
+    arguments = [values, ids, race, full, 1.0, scale]
+    return f"race_ladder scale={scale}", reached(ops.race_ladder), reached(race_ladder_ref), arguments, "exact"
+
+
 def draws() -> list[Made]:
     """What needs the PRF alone."""
     scores, key = torch.randn(2, 2500), torch.tensor([KEY, ~KEY])
@@ -240,5 +251,5 @@ def small_calls() -> Sequence[Made]:
         *[whole_ladder(*kind, ends) for kind in ((SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0)) for ends in (False, True)],
         decision(True), decision(False),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
-        *draws(),
+        known_race(20.0, False), known_race(1.0, True), *draws(),
     ]  # fmt: skip
