@@ -1,11 +1,14 @@
 """Decoding from a .gguf file's own blocks beside llama.cpp on the same file, in one run.
 
     python benchmarks/bench_quantised.py [--model smollm2-135m] [--evaluator smollm2-135m] [--batches 1 4 8]
-        [--prefix 128] [--tokens 64] [--rounds 5] [--threads 2] [--bfloat16] [--clock wall] [--out r.json]
+        [--prefix 128] [--tokens 64] [--rounds 5] [--threads 2] [--bfloat16] [--transformers]
+        [--speculate auto] [--clock wall] [--out r.json]
 
 Sides: llama.cpp (the package xllamacpp, one slot a sequence; left out with --without-llama), this library
-unwatermarked and with KGW under CAW, and with --bfloat16 the dequantised model, both ways. They take turns. A step's
-time is that of T tokens less that of T / 2 tokens, so that prefill cancels out; `--tokens 1` times reading the prompt.
+unwatermarked and with KGW under CAW, and with --bfloat16 the dequantised model, both ways; with --transformers that
+model's own `generate`. They take turns. Without --speculate no side drafts: a token takes a forward, and the text,
+which repeats itself, is no help. A step's time is that of T tokens less that of T / 2 tokens, so that prefill cancels
+out; `--tokens 1` times reading the prompt.
 Ratios are llama.cpp's time over each side's, or, without llama.cpp, plain's. The floor is the bytes that a step reads
 over the bandwidth of a sum over as many bytes. Our plain tokens are first checked against transformers.generate on the
 same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` counts the process's own time instead,
@@ -49,6 +52,13 @@ def ours(model: Any, tokenizer: Any, rows: list[list[int]], **marking: Any) -> S
         return caw.generate(model, tokenizer, rows, return_trace=False, progress=False, **length, **marking).sequences
 
     return generate
+
+
+def theirs(model: Any, rows: list[list[int]]) -> Side:
+    """transformers' own greedy generate."""
+    ids = torch.tensor(rows)
+    given = {"attention_mask": torch.ones_like(ids), "do_sample": False, "pad_token_id": 0}
+    return lambda tokens: model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, **given)
 
 
 def llama(path: str, rows: list[list[int]], tokens: int, threads: int) -> Side:
@@ -96,12 +106,7 @@ def floor(model: Any, rounds: int, clock: str) -> tuple[int, float]:
 
 
 def check(model: Any, plain: Side, rows: list[list[int]], tokens: int) -> None:
-    given = torch.tensor(rows)
-    made = model.generate(
-        given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens, min_new_tokens=tokens,
-        pad_token_id=0,
-    )  # fmt: skip
-    if plain(tokens) != made[:, given.shape[1] :].tolist():
+    if plain(tokens) != theirs(model, rows)(tokens)[:, len(rows[0]) :].tolist():
         raise RuntimeError("expected the tokens of transformers.generate on the same weights, got others")
 
 
@@ -115,6 +120,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--transformers", action="store_true")
+    parser.add_argument("--speculate", choices=["auto"])
     parser.add_argument("--without-llama", action="store_true")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--out")
@@ -129,8 +136,10 @@ def main() -> None:
     model, tokenizer = caw.load_model(arguments.model, device="cpu", weights="file")
     loading = time.perf_counter() - start
     size, least = floor(model, 4 * arguments.rounds, arguments.clock)
-    marking = {"watermark": caw.KGW(key=1), "policy": caw.CapacityPolicy(arguments.evaluator)}
-    wide = caw.load_model(arguments.model, device="cpu", dtype="bfloat16")[0] if arguments.bfloat16 else None
+    drafting = {"speculate": arguments.speculate}
+    marking = {"watermark": caw.KGW(key=1), "policy": caw.CapacityPolicy(arguments.evaluator)} | drafting
+    wanted = arguments.bfloat16 or arguments.transformers
+    wide = caw.load_model(arguments.model, device="cpu", dtype="bfloat16")[0] if wanted else None
     ids = tokenizer(TEXT * (arguments.prefix // 10 + 1))["input_ids"]
     found = []
     print(f"loaded in {loading:.2f} s; {size / 1e6:.0f} MB a step, which takes {least * 1e3:.2f} ms to read")
@@ -141,11 +150,13 @@ def main() -> None:
         calls: dict[str, Side] = {}
         if not arguments.without_llama:
             calls["llama.cpp"] = llama(str(file_or_folder(arguments.model)), rows, arguments.tokens, arguments.threads)
-        calls["plain"] = ours(model, tokenizer, rows)
+        calls["plain"] = ours(model, tokenizer, rows, **drafting)
         calls["kgw+caw"] = ours(model, tokenizer, rows, **marking)
-        if wide is not None:
-            calls["bfloat16"] = ours(wide, tokenizer, rows)
+        if arguments.bfloat16:
+            calls["bfloat16"] = ours(wide, tokenizer, rows, **drafting)
             calls["bfloat16 kgw+caw"] = ours(wide, tokenizer, rows, **marking)
+        if arguments.transformers:
+            calls["bfloat16 transformers"] = theirs(wide, rows)
         check(model, calls["plain"], rows, arguments.tokens)
         times = measure(calls, arguments.tokens, arguments.rounds, arguments.clock)
         baseline = next(iter(calls))
