@@ -100,11 +100,11 @@ def load(name: str) -> dict[str, Choice]:
     """
     try:
         with open(place(name), "rb") as file:
-            text = file.read(LARGEST + 1)
+            text = file.read(LARGEST)
     except FileNotFoundError:
         return {}
     try:
-        found: Any = json.loads(text[: LARGEST + 1])
+        found: Any = json.loads(text)
         if not isinstance(found, dict) or found.get("kind") != KIND:
             raise ValueError("no file of tuned products")
         rows = {key: _choice(row) for key, row in found["products"].items()}
