@@ -41,6 +41,8 @@ from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
+from caw.triton_kernels.drafted_attention_ref import drafted_attention_ref
+from caw.triton_kernels.drafted_layer_ref import drafted_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -102,49 +104,45 @@ def _register(
 
 # ---- topk_softmax: exact, stable top-K of each row with its logsumexp ------------------------------------------------
 topk_softmax = _register(
-    "topk_softmax(Tensor logits, int k, Tensor? rows=None) -> (Tensor, Tensor, Tensor, Tensor)",
-    topk_softmax_ref,
-    topk_softmax_fake,
-    triton="topk_softmax",
-)
+    "topk_softmax(Tensor logits, int k, Tensor? rows=None) -> (Tensor, Tensor, Tensor, Tensor)", topk_softmax_ref,
+    topk_softmax_fake, triton="topk_softmax",
+)  # fmt: skip
 
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
 sibling_attention = _register(
     "sibling_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
-    "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_ref,
-    attention_fake,
-    triton="sibling_attention",
-)
+    "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
+    attention_fake, triton="sibling_attention",
+)  # fmt: skip
+# drafted: the last rows of each sequence are a chain behind its first candidate
+drafted_attention = _register(
+    "drafted_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
+    "int drafts, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
+    drafted_attention_ref, attention_fake, triton="sibling_attention",
+)  # fmt: skip
 # packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
 #   own, tokens of prompts. CPU only, both
 sibling_attention_packed = _register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_packed_ref,
-    attention_fake,
-)
+    sibling_attention_packed_ref, attention_fake,
+)  # fmt: skip
 prefix_attention = _register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    prefix_attention_ref,
-    attention_fake,
-)
+    prefix_attention_ref, attention_fake,
+)  # fmt: skip
 sibling_attention_paged = _register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
     "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_paged_ref,
-    attention_fake,
-    triton="sibling_attention",
-)
+    sibling_attention_paged_ref, attention_fake, triton="sibling_attention",
+)  # fmt: skip
 
 # ---- commit_kv: the chosen sibling's keys and values become part of the cache, in place ------------------------------
 commit_kv = _register(
     "commit_kv(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active) -> ()",
-    commit_kv_ref,
-    lambda *args: None,
-    triton="commit_kv",
-)
+    commit_kv_ref, lambda *args: None, triton="commit_kv",
+)  # fmt: skip
 # commit_step: the same, and the chosen candidate's logits and record become the sequence's, in one launch
 commit_step = _register(
     "commit_step(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active, "
@@ -337,10 +335,15 @@ decoder_layer = _register(
     "decoder_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
     "int? window=None, Tensor? rows=None) -> Tensor",
-    decoder_layer_ref,
-    lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
-    triton="decoder_layer",
-)
+    decoder_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
+)  # fmt: skip
+# drafted_layer: the same of candidates and a chain of drafts, as in `drafted_attention`
+drafted_layer = _register(
+    "drafted_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
+    "Tensor(b!) v_scratch, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int drafts, "
+    "int? window=None) -> Tensor",
+    drafted_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
+)  # fmt: skip
 
 # prefill_layer: the same layer of tokens of prompts or drafts; keys and values join the cache. CPU only
 prefill_layer = _register(

@@ -167,6 +167,9 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     ],
     "prefix_attention": lambda: [[*prefix_inputs(), 0.3], [*prefix_inputs(), 0.3, 3, 2.0, torch.randn(H)]],
     "sibling_attention_paged": lambda: [paged_inputs(), [*paged_inputs(), 3, 2.0, torch.randn(H)]],
+    "drafted_attention": lambda: [
+        [*attention_inputs()[:-1], 1, 0.4], [*attention_inputs()[:-1], C - 1, 0.4, 3, 2.0, torch.randn(H)],
+    ],
     "commit_kv": lambda: [commit_inputs()],
     "commit_step": lambda: [step_inputs(), [*step_inputs(), torch.tensor([True, False, True])]],
     "evaluate_capacity": lambda: [[torch.randn(B, K), weights(K)], [torch.randn(0, K), weights(K)]],
@@ -215,6 +218,10 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "decoder_layer": lambda: [
         layer_inputs(False), [*layer_inputs(True), 3],
         [*layer_inputs(False, packed=True), None, torch.tensor([0, 2, 2])],
+    ],
+    "drafted_layer": lambda: [
+        [*(x for i, x in enumerate(layer_inputs(norms)) if i != 7), C - 1, *window]
+        for norms, window in ((False, []), (True, [3]))
     ],
     "pack_blocks": lambda: [[torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, fast] for fast in (False, True)],
     "pack_blocks_into": lambda: [
@@ -300,7 +307,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (10, "993748557793311d"), every
+    assert (_ext.SCHEMAS, found) == (11, "4609c077f5d134b1"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

@@ -14,7 +14,7 @@ from caw.triton_kernels.aot import Report
 from caw.triton_kernels.block_sizes import ProductBlocks, product_trials
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.decision_step import decision_step
-from caw.triton_kernels.decoder_layer import decoder_layer
+from caw.triton_kernels.decoder_layer import decoder_layer, drafted_layer
 from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
@@ -23,7 +23,7 @@ from caw.triton_kernels.ladder_step import ladder_step
 from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
-from caw.triton_kernels.sibling_attention import sibling_attention, sibling_attention_paged
+from caw.triton_kernels.sibling_attention import drafted_attention, sibling_attention, sibling_attention_paged
 from caw.triton_kernels.small_linear import product, small_linear
 from caw.triton_kernels.topk_softmax import topk_softmax
 
@@ -60,10 +60,13 @@ def empty(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
 
 def attention(
     batch: int, heads: int, kv_heads: int, candidates: int, size: int, dim: int, dtype: torch.dtype, page: int = 0,
-    **options: Any,
+    drafts: int = 0, **options: Any,
 ) -> Configuration:  # fmt: skip
-    """Attention as decoding calls it: query and own keys transposed from [B, C, H, D], store [L, 2, B, HK, S, D]."""
-    extras = " ".join(f"{name}={value}" for name, value in {"page": page, **options}.items() if value)
+    """Attention as decoding calls it: query and own keys transposed from [B, C, H, D], store [L, 2, B, HK, S, D].
+
+    drafts: how many of the candidates are a chain.
+    """
+    extras = " ".join(f"{name}={value}" for name, value in {"page": page, "drafts": drafts, **options}.items() if value)
     if options.pop("sinks", False):
         options["sinks"] = empty(heads, dtype=dtype)
     q, k_own, v_own = (
@@ -78,18 +81,22 @@ def attention(
             name, lambda: sibling_attention_paged(q, *pages, table, k_own, v_own, lengths, 0.1, **options)
         )
     store = empty(2, batch, kv_heads, size, dim, dtype=dtype)
-    return Configuration(name, lambda: sibling_attention(q, store[0], store[1], k_own, v_own, lengths, 0.1, **options))
+    given = (q, store[0], store[1], k_own, v_own, lengths)
+    if drafts:
+        return Configuration(name, lambda: drafted_attention(*given, drafts, 0.1, **options))
+    return Configuration(name, lambda: sibling_attention(*given, 0.1, **options))
 
 
 def layer(
     batch: int, candidates: int, width: int, heads: int, kv_heads: int, wide: int, dim: int, dtype: torch.dtype,
     head_norms: bool = False, biases: bool = False, window: int | None = None, size: int = 2048, packed: int = 0,
+    drafts: int = 0,
 ) -> Configuration:  # fmt: skip
     """A whole layer as decoding calls it; of the two norms only the first clears counters, so both are compiled."""
     name = (
         f"layer b{batch} c{candidates} e{width} h{heads}/{kv_heads} i{wide} d{dim} {str(dtype)[6:]}"
         f"{' norms' if head_norms else ''}{' biases' if biases else ''}{f' window={window}' if window else ''} s{size}"
-        f"{f' packed={packed}' if packed else ''}"
+        f"{f' packed={packed}' if packed else ''}{f' drafts={drafts}' if drafts else ''}"
     )
     inner, kv = heads * dim, kv_heads * dim
     shapes = [(width,), (inner, width), (kv, width), (kv, width), (width, inner), (width,), (wide, width),
@@ -102,11 +109,16 @@ def layer(
     hidden, rotary = empty(*of_rows, width, dtype=dtype), empty(2, *of_rows, dim, dtype=dtype)
     rows = empty(packed, dtype=I64) if packed else None
 
-    def call() -> None:
-        lengths = empty(batch, dtype=I64)
-        decoder_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, window, rows)
+    lengths = empty(batch, dtype=I64)
 
-    return Configuration(name, call)
+    def call() -> None:
+        if drafts:
+            drafted_layer(hidden, *rotary, *cache, *scratch, lengths, weights, bias, 1e-5, 0.1, drafts, window)
+        else:
+            decoder_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, window, rows)
+
+    # a chain's keys need a few more, and as many programs fit a multiprocessor
+    return Configuration(name, call, registers=208 if drafts else None)
 
 
 def linear(rows: int, outputs: int, size: int, dtype: torch.dtype) -> Configuration:
@@ -249,6 +261,8 @@ def checked() -> list[Configuration]:
         attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
         attention(1, 32, 8, 8, 2048, 128, BF16, page=16),
         attention(1, 32, 8, 2, 2048, 128, F32),
+        attention(1, 16, 8, 6, 4096, 256, BF16, window=512, softcap=50.0, drafts=4),
+        attention(32, 32, 8, 6, 2048, 128, F16, sinks=True, drafts=4),  # one part
         layer(1, 1, 4096, 32, 32, 11008, 128, F16),  # Llama-2-7B
         layer(1, 8, 4096, 32, 8, 14336, 128, BF16),
         layer(32, 2, 4096, 32, 8, 14336, 128, BF16),
@@ -256,6 +270,8 @@ def checked() -> list[Configuration]:
         layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
         layer(1, 2, 576, 9, 3, 1536, 64, F32),
         layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
+        layer(1, 6, 4096, 32, 8, 14336, 128, BF16, drafts=4),
+        layer(8, 6, 1024, 16, 8, 3072, 128, F16, head_norms=True, window=512, drafts=4),
         linear(2, 32000, 4096, F16),
         linear(64, 151936, 1536, BF16),
         linear(2, 49152, 576, F32),

@@ -11,6 +11,7 @@ import torch
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.kept_graphs import take
 from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.drafts.draft_rounds import DraftRounds
 from caw.decoding.drafts.start import make_step
 from caw.decoding.eager_step import StepByStep
 from caw.decoding.forward.attention import caw_attention
@@ -95,7 +96,8 @@ class Decoder:
     def steps(self) -> StepByStep | RunAhead:
         """Who calls the step."""
         if isinstance(self.step, FixedStep):
-            return RunAhead(self.step, self.state, self.cache, self.report, self.kept)
+            rounds = DraftRounds if self.plan.drafts else RunAhead
+            return rounds(self.step, self.state, self.cache, self.report, self.kept)
         return self.step.caller(self.state, self.cache)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

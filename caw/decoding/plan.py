@@ -8,7 +8,7 @@ from caw import _ext, ops
 from caw.decoding.batch_size import one_at_a_time, rows_that_fit
 from caw.decoding.capturable import will_capture
 from caw.decoding.closed_loop import ClosedLoop, close_loop
-from caw.decoding.draftable import most_drafts, why_no_drafts
+from caw.decoding.draftable import graph_drafts, most_drafts, why_no_drafts
 from caw.decoding.forward.prefill_attention import check_prefill_attention, compiled_prefill
 from caw.decoding.memory_needs import decoding_needs
 from caw.decoding.plan_defaults import cache_places, candidate_slots, history_needed, marks_eos
@@ -72,6 +72,11 @@ class Plan:
         return self.watermark is not None and self.policy.looks_ahead
 
     @property
+    def drafts(self) -> int:
+        """Of each sequence in every captured step."""
+        return graph_drafts(self.settings, self.why_no_drafts, self.captured)
+
+    @property
     def max_strength(self) -> float:
         """The greatest that any text may be marked with."""
         return self.limits.greatest(self.policy.greatest)
@@ -118,8 +123,8 @@ def make_plan(
     capacity = cache_places(capacity, facts.device, settings.compile)
     warper = processors or make_warper(limits)
     captured = will_capture(facts, watermark, policy, settings, kernels, limits, warper, limit, captured)
-    drops = inside_generate and facts.dropping is not None
-    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=drops or limit is not None)
+    changing = limit is not None or (inside_generate and facts.dropping is not None)
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing, slots=slots)
     spare, carried = None, slots + most_drafts(settings, undrafted)
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)

@@ -13,8 +13,8 @@ def make_cache(plan: Plan, beside: int, kept: Kept | None) -> SiblingCache:
     """One without texts; beside: places behind the plan's capacity. kept: whose memory it takes over."""
     facts = plan.facts
     cache = (SpreadCache if facts.spread else SiblingCache)(
-        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots, facts.device, plan.copies,
-        plan.kernels, plan.settings.prefill_attention,
+        facts.config.num_hidden_layers, plan.batch, plan.capacity + beside, plan.slots + plan.drafts, facts.device,
+        plan.copies, plan.kernels, plan.settings.prefill_attention,
     )  # fmt: skip
     if kept is not None:
         cache.store, cache.scratch, cache.lengths = kept.store, kept.scratch, kept.lengths

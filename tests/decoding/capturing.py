@@ -166,6 +166,7 @@ def fake_step(decoder: Decoder, step: DeviceStep, mode: FakeTensorMode) -> Devic
     loop = [] if step.step.loop is None else [copy.copy(step.step.loop), step.state.evidence]
     step.step.loop = loop[0] if loop else None
     owners = [step.state, step.state.rows, step.cache, step.ring, step.state.current, *step.state.history, *loop]
+    owners += [step, step.step]  # the memory that drafts are written to
     for owner in (*owners, *_placed(step.step.watermark)):
         for name, value in list(vars(owner).items()):
             if isinstance(value, torch.Tensor):

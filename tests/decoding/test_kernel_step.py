@@ -9,6 +9,7 @@ import pytest
 import torch
 from decoding.architectures import RAGGED, build, prompt
 from decoding.capturing import started, tensors
+from decoding.drafts.guessing import Knowing
 from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
@@ -53,6 +54,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         ladder_step,
         launching,
         sampling_noise,
+        sibling_attention,
         small_linear,
     )
 
@@ -64,6 +66,8 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
     monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
     monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
+    monkeypatch.setattr(ops, "drafted_layer", decoder_layer.drafted_layer)
+    monkeypatch.setattr(ops, "drafted_attention", sibling_attention.drafted_attention)
     kernels = launchers()
     monkeypatch.setattr(ops, "sibling_attention", kernels.sibling_attention)  # whose place a layer may take
     return kernels
@@ -152,3 +156,19 @@ def test_tokens_of_kernels_in_the_interpreter(
     actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
     assert actual.tokens == expected.tokens
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "watermark"), [("qwen2", "lefthash"), ("gemma2", "top_k")])
+def test_tokens_of_drafted_steps_in_the_interpreter(by_kernels: ops.Ops, name: str, watermark: str) -> None:
+    """The chain in whole layers, and in attention alone: the tokens of decoding without drafts."""
+    model = build(name)
+    settings: dict[str, Any] = {"max_new_tokens": 7, "slots": 2}
+    prompts, policy = [prompt(7, 1), prompt(2, 2)], capacity_policy(model)
+    expected = run(model, prompts, WATERMARKS[watermark], policy, fixed=False, kernels=ops.references(), **settings)
+    drafter = Knowing(list(zip(prompts, expected.tokens, strict=True)), ["right", "last wrong"])
+    actual = run(model, prompts, WATERMARKS[watermark], policy, fixed=True, kernels=by_kernels, speculate=drafter,
+                 **settings)  # fmt: skip
+    assert actual.tokens == expected.tokens
+    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
+    assert sum(trace.drafts.accepted for trace in actual.traces) > 0

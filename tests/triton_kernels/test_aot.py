@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CONFIGURATIONS = 40
+MAX_CONFIGURATIONS = 45
 
 
 def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 126),
+        (["--capability", "90", "--checked"], 153),
         (["--capability", "80", "100", "--few"], 62),
         (["--capability", "80", "90", "100", "--trials"], 94),
     ],

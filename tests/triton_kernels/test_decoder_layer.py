@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
+from caw.triton_kernels.drafted_layer_ref import drafted_layer_ref
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close
@@ -135,3 +136,49 @@ def test_wrong_input_is_named(device, change, words):
     given = {**arguments(), **change}
     with pytest.raises((TypeError, ValueError), match=words):
         decoder_layer(**on(given, device))
+
+
+CHAINS = {
+    "one part": {"candidates": 5, "drafts": 3, "biases": True},
+    "norms, window": {"candidates": 6, "drafts": 5, "head_norms": True, "window": 4, "dtype": torch.float16},
+    "parts, window": {"candidates": 4, "drafts": 2, "heads": 4, "kv_heads": 1, "dim": 16, "size": 300, "window": 190},
+    "parts and tiles": {"batch": 1, "candidates": 24, "drafts": 22, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
+}
+
+
+def chained(**case):
+    """Arguments of `drafted_layer`, whose rows begin with the first slot."""
+    given = arguments(**case)
+    del given["slot"]
+    return given
+
+
+@pytest.mark.parametrize("case", CHAINS)
+def test_chains_of_drafts(device, case):
+    from caw.triton_kernels.decoder_layer import drafted_layer
+
+    torch.manual_seed(7)
+    given = chained(**CHAINS[case])
+    own, exact = on(given, device), wide(given)
+    actual, expected = drafted_layer(**own), drafted_layer_ref(**exact)
+    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
+    for name in ("k_scratch", "v_scratch"):
+        assert_close(own[name].cpu(), exact[name].float(), ROWS[actual.dtype])
+
+
+@pytest.mark.parametrize("size", [20, 300])
+def test_a_draft_of_nan_reaches_no_row_before_it(device, size):
+    from caw.triton_kernels.decoder_layer import drafted_layer
+
+    given = chained(batch=1, candidates=5, drafts=3, heads=4, kv_heads=1, dim=16, size=size, width=16, wide=16)
+    given["hidden"][:, 4] = torch.nan
+    out = drafted_layer(**on(given, device))
+    assert out[:, :4].isfinite().all() and out[:, 4].isnan().all()
+
+
+@pytest.mark.parametrize("drafts", [-1, 2])
+def test_more_drafts_than_rows_are_refused(device, drafts):
+    from caw.triton_kernels.decoder_layer import drafted_layer
+
+    with pytest.raises(ValueError, match=r"^drafts must be fewer than the 2 rows"):
+        drafted_layer(**on(chained(drafts=drafts), device))

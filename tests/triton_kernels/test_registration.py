@@ -14,9 +14,9 @@ import torch
 from caw import ops
 
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
-NAMES = ("topk_softmax", "sibling_attention", "sibling_attention_paged", "commit_kv", "commit_step",
-         "evaluate_capacity", "select_candidate", "evaluator_step", "ladder_step", "decision_step", "green_argmax",
-         "race_values")  # fmt: skip
+NAMES = ("topk_softmax", "sibling_attention", "sibling_attention_paged", "drafted_attention", "commit_kv",
+         "commit_step", "evaluate_capacity", "select_candidate", "evaluator_step", "ladder_step", "decision_step",
+         "green_argmax", "race_values")  # fmt: skip
 
 
 @pytest.fixture
@@ -45,6 +45,7 @@ def arguments(name, device):
     return {
         "topk_softmax": (f(batch, 50), 10),
         "sibling_attention": (*attention, i(batch), 0.25, 4, 2.0, f(4)),
+        "drafted_attention": (*attention, i(batch), 2, 0.25, 4, 2.0, f(4)),
         "sibling_attention_paged": (attention[0], *pages, *attention[3:], i(batch), 0.25),
         "commit_kv": tuple(kv),
         "commit_step": (*kv, f(batch, 20), f(batch, 3, 20), [*record, *(r.clone() for r in record)], record),

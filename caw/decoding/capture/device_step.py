@@ -11,6 +11,7 @@ from caw.decoding.capture.fused_step import FusedStep
 from caw.decoding.capture.output_ring import OutputRing
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.state import DecodeState
+from caw.decoding.step_result import StepResult
 
 
 class DeviceStep:
@@ -25,9 +26,14 @@ class DeviceStep:
         step.ring = ring
 
     def __call__(self) -> None:
+        self.decide()
+
+    def decide(self) -> StepResult:
+        """One token of every active sequence."""
         result = self.step.take(self.state, self.cache)
         if isinstance(self.step, FusedStep):  # it did the rest by itself
-            return
+            return result
         self.state.finish(result.tokens, result.emitted)
         self.cache.lengths.masked_fill_(~self.state.active, 0)  # a finished row reads no prefix
         self.ring.write(result)
+        return result

@@ -112,6 +112,8 @@ def about_of(model: Any, plan: Plan) -> tuple[Any, ...] | None:
     """All that a graph of this plan holds for good; None where that is more than can be compared."""
     if plan.watermark is not None and plan.watermark.native is None:
         return None  # its key and its tables are part of the graph
+    if plan.drafts:
+        return None  # so is the memory that the host writes drafts to
     known = all(part is None or type(part).__module__.startswith("caw.") for part in (plan.watermark, plan.policy))
     if not (plan.captured and known and plan.loop is None and plan.copies == 1) or plan.settings.compile:
         return None

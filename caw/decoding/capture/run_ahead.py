@@ -72,11 +72,19 @@ class RunAhead:
         self.batch = self.state.batch
         plan, rungs = self.fixed_step.plan, self.fixed_step.rungs
         device, said = self.state.counts.device, ALTERNATIVES if plan.limits.log_probs else 0
-        self.ring = OutputRing.empty(ROUND, self.batch, rungs, plan.settings.return_trace, device, said)
-        self.step: Callable[[], None] = DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
+        self.ring = OutputRing.empty(self._results, self.batch, rungs, plan.settings.return_trace, device, said)
+        self.step: Callable[[], None] = self._make_step()
         what = f"batch {self.batch}, {min(rungs, plan.slots)} candidates"
         self.captured = CapturedStep(self.step, what, self.report) if self.cuda else None
         self.started = 0  # steps of this batch
+
+    def _make_step(self) -> DeviceStep:
+        return DeviceStep(self.fixed_step, self.state, self.cache, self.ring)
+
+    @property
+    def _results(self) -> int:
+        """The most that come from the device at once."""
+        return ROUND
 
     def _take_over(self, kept: Kept) -> None:
         """Go on with the graph of an earlier call, whose memory state and cache have already."""
@@ -133,7 +141,7 @@ class RunAhead:
         self.ring.cursor.zero_()
         for _ in range(steps):
             step()
-        copies = [_to_host(t) for t in (self.ring.integers, self.ring.floats)]
+        copies = [to_host(t) for t in (self.ring.integers, self.ring.floats)]
         done = None
         if self.cuda:
             done = torch.cuda.Event()
@@ -155,7 +163,7 @@ class RunAhead:
         self.step, self.captured = (lambda: None), None
 
 
-def _to_host(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def to_host(tensor: torch.Tensor | None) -> torch.Tensor | None:
     """A copy on the host that a device makes in its own time, in order with the steps around it."""
     if tensor is None:
         return None

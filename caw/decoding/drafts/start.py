@@ -7,6 +7,7 @@ from typing import Any
 from caw.decoding.capture.fixed_step import FixedStep
 from caw.decoding.capture.fused_step import FusedStep, fusible
 from caw.decoding.draftable import MOST, ROUNDING, exact_rows
+from caw.decoding.drafts.chained_step import ChainedFixedStep, ChainedFusedStep
 from caw.decoding.drafts.drafter import Drafter
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.price import RowPrice, price_for
@@ -26,6 +27,10 @@ def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
     if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING
+    if plan.drafts:
+        drafter = NgramDrafter() if isinstance(speculate, int) else speculate
+        proposer = Proposer(drafter, Always(plan.drafts), plan.facts.vocab_size)
+        return (ChainedFusedStep if fusible(plan) else ChainedFixedStep)(model, plan, proposer), ""
     if plan.captured:
         return (FusedStep if fusible(plan) else FixedStep)(model, plan), why_not
     if why_not:

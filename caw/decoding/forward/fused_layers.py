@@ -125,7 +125,9 @@ class FusedLayer:
         if layout.places is not None:
             return self._drafted(hidden_states, rotary, layout)
         on_cpu = not on_gpu(hidden_states)
-        if layout.lengths is not None and (on_cpu or _fits_gpu(hidden_states, layout)):
+        if layout.drafts and (self._dense if on_cpu else _fits_gpu(hidden_states, layout)):
+            return self._chained(hidden_states, rotary, layout)
+        if layout.lengths is not None and not layout.drafts and (on_cpu or _fits_gpu(hidden_states, layout)):
             return self._run(hidden_states, rotary, layout)
         if layout.lengths is not None or not on_cpu or layout.cache.prefill_attention != "sdpa":
             return type(self.layer).forward(self.layer, hidden_states, *args, **kwargs)
@@ -166,6 +168,20 @@ class FusedLayer:
         return ops.prefill_layer(
             hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self._biases(), self.eps,
             self.scale, self.window, layout.places,
+        )  # fmt: skip
+
+    @property
+    def _dense(self) -> bool:
+        """Whether no weight is packed: those have products of their own."""
+        return self._weights[1].dtype != torch.uint8
+
+    def _chained(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
+        cache, i = layout.cache, self.index
+        assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
+        prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
+        return ops.drafted_layer(
+            hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], layout.lengths, self._weights,
+            self._biases(), self.eps, self.scale, layout.drafts, self.window,
         )  # fmt: skip
 
     def _biases(self) -> list[Any]:
