@@ -69,9 +69,13 @@ class Launch:
     name: str
     bytes: int
 
+    def floor(self, device: Device) -> float:
+        """Microseconds that its bytes take at the memory's bandwidth."""
+        return 1e6 * self.bytes / device.bandwidth
+
     def microseconds(self, device: Device) -> float:
         """At least."""
-        return max(LAUNCH_US, 1e6 * self.bytes / device.bandwidth)
+        return max(LAUNCH_US, self.floor(device))
 
 
 class Launches(TorchDispatchMode):
@@ -214,8 +218,8 @@ def run(
     """Every case as plain data: kind, device, arguments, and rows.
 
     A row has mode, batch, prefix, launches, bytes, floor_us (bytes over the bandwidth), step_us (the sum of the
-    launches' least times), kernels (of each name, in the order of its first launch: count, bytes, us) and each (name,
-    bytes and us of every launch, in order). Raises ValueError naming the argument.
+    launches' least times), kernels (of each name, in the order of its first launch: count, bytes, floor_us, us) and
+    each (name, bytes, floor_us and us of every launch, in order). Raises ValueError naming the argument.
     """
     if device not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {device!r}; choose one of these")
@@ -232,13 +236,16 @@ def run(
 def _totals(launches: Sequence[Launch], device: Device) -> dict[str, Any]:
     kernels: dict[str, dict[str, Any]] = {}
     for launch in launches:
-        row = kernels.setdefault(launch.name, {"count": 0, "bytes": 0, "us": 0.0})
+        row = kernels.setdefault(launch.name, {"count": 0, "bytes": 0, "floor_us": 0.0, "us": 0.0})
         row["count"] += 1
         row["bytes"] += launch.bytes
+        row["floor_us"] += launch.floor(device)
         row["us"] += launch.microseconds(device)
     moved = sum(launch.bytes for launch in launches)
     return {
         "launches": len(launches), "bytes": moved, "floor_us": 1e6 * moved / device.bandwidth,
         "step_us": sum(launch.microseconds(device) for launch in launches), "kernels": kernels,
-        "each": [[launch.name, launch.bytes, round(launch.microseconds(device), 3)] for launch in launches],
+        "each": [
+            [one.name, one.bytes, round(one.floor(device), 3), round(one.microseconds(device), 3)] for one in launches
+        ],
     }  # fmt: skip

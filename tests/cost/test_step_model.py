@@ -105,8 +105,10 @@ def test_a_launch_takes_its_bytes_or_its_start() -> None:
     found = run("h200", ["plain"], "tiny", "float32", [1], [9])
     (row,) = found["rows"]
     assert row["launches"] == len(row["each"]) == sum(kernel["count"] for kernel in row["kernels"].values())
-    assert row["bytes"] == sum(moved for _, moved, _ in row["each"])
-    assert row["step_us"] == pytest.approx(sum(us for _, _, us in row["each"]), abs=0.1)
+    assert row["bytes"] == sum(moved for _, moved, _, _ in row["each"])
+    assert row["step_us"] == pytest.approx(sum(us for _, _, _, us in row["each"]), abs=0.1)
+    assert row["floor_us"] == pytest.approx(sum(kernel["floor_us"] for kernel in row["kernels"].values()))
+    assert all(us == pytest.approx(max(LAUNCH_US, floor), abs=1e-3) for _, _, floor, us in row["each"])
     assert row["step_us"] > max(row["floor_us"], LAUNCH_US * row["launches"] - 1e-6)
     assert found["device"] == {"name": "h200", "bandwidth": DEVICES["h200"].bandwidth}
 
