@@ -32,6 +32,8 @@ CHAT = [
     "Explain to a child how a bicycle stays upright.",
     "Give me three reasons to learn a second language.",
     "How do I keep tomato plants healthy in a dry summer?",
+    "Describe a market square early in the morning.",
+    "What is the difference between weather and climate?",
 ]
 TEXTS = [
     "The library was built in nineteen hundred and four. It burned down once and was built again from the same plans. "
@@ -46,6 +48,10 @@ TEXTS = [
     "the deep water in the middle. When the ice is thick enough, people drive across it to save an hour.",
     "A bicycle stays upright because it steers into a fall. When it leans to the left, the front wheel turns to the "
     "left, and the wheels come back under the rider. A rider learns to help it along without knowing how.",
+    "The old bridge has seven arches. The third one fell in a flood and was built again in brick, as stone was dear "
+    "that year. Boats pass under the middle arch alone, because the water beside it is shallow and full of sand.",
+    "My aunt keeps a shop for buttons. Each kind has a drawer of its own, and on each drawer one button is sewn as a "
+    "label. She finds any of four thousand kinds in a minute, and she has never written a list of them.",
 ]
 REWRITE = "Repeat the following text word for word, but replace every full stop by an exclamation mark.\n\n{}"
 CODES = [
@@ -121,9 +127,29 @@ def primes_below(limit):
             counts[word] = 1
     return counts
 """,
+    """def moving_average(values, width):
+    averages = []
+    for start in range(len(values) - width + 1):
+        window = values[start:start + width]
+        averages.append(sum(window) / width)
+    return averages
+""",
+    """class Timer:
+    def __init__(self, clock):
+        self.clock = clock
+        self.started = None
+
+    def start(self):
+        self.started = self.clock()
+
+    def stop(self):
+        elapsed = self.clock() - self.started
+        self.started = None
+        return elapsed
+""",
 ]
 EDIT = "Add type hints to this Python code. Show the whole code again.\n\n```python\n{}```"
-QUESTIONS, SHOTS, FIRST = 6, 4, 200  # of GSM8K's test questions, from this one on
+QUESTIONS, SHOTS, FIRST = 8, 4, 200  # of GSM8K's test questions, from this one on
 TOKENS = {"GSM8K": 160, "rewriting": 100, "chat": 100, "code editing": 120}  # most of a text
 KEY, WARM = 15_485_863, 2
 IN_TURN = "GSM8K, one after the other"  # drafts also from the texts before; all else is as for each by itself
