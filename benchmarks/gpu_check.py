@@ -93,6 +93,7 @@ def parts(place: Place) -> list[Part]:
         steps(place, "b1", "1", "1024,128,4096,16384", 36), first, timed[0], tune(place), *timed[1:],
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
         generate(place, "1", 1024, 39, "compiled-torch,transformers", "others"), tests(place), *sanitizers(place),
+        replace(generate(place, "1", 1024, 0, "plain/drafts,kgw+caw/drafts", "drafts"), spare=True),
         replace(generate(place, "1", 1024, 0, "transformers-static", "static"), spare=True), replace(flex, spare=True),
     ]  # fmt: skip
 
@@ -120,6 +121,7 @@ def tests(place: Place) -> Part:
     files = [
         "tests/triton_kernels", "--ignore=tests/triton_kernels/test_aot.py", "tests/csrc/test_cuda.py",
         "tests/decoding/capture/test_cuda_graph.py::test_captured_on_a_gpu",
+        "tests/decoding/drafts/test_drafted_step.py::test_captured_on_a_gpu",
         "tests/watermarks/test_prf.py", "tests/watermarks/test_exp.py", "tests/watermarks/test_green_list.py",
     ]  # fmt: skip
     environment = {"CAW_REQUIRE_GPU": "1"} if place.arch else {"TRITON_INTERPRET": "1"}

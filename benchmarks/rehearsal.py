@@ -63,19 +63,19 @@ def as_on_a_gpu(clock: Launches) -> Any:
     from caw.triton_kernels import tuned
 
     from caw import _ext, ops
-    from caw.cost import product_tuner, timing
+    from caw.cost import modes, product_tuner, timing
     from caw.decoding import plan
     from caw.decoding.forward import fused_layers, fused_stack
 
     compiled = torch.compile
     torch.compile = lambda f=None, **options: compiled(f, **{**options, "backend": "eager"})  # minutes otherwise
-    library, modules = torch.library.Library(ops.NAMESPACE, "IMPL"), {}
+    library, served = torch.library.Library(ops.NAMESPACE, "IMPL"), {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the CPU's own kernels are replaced
         for module, name in kernels():
             library.impl(name, getattr(module, name), "CPU", allow_override=True)
-            modules[module.__name__] = module
-    for module in modules.values():
+            served[module.__name__] = module
+    for module in served.values():
         module.launch = clock.counted(module.launch)
     _ext.WHY_MISSING = "a GPU has no use for the CPU's layers"
     fused_layers.on_gpu = lambda tensor: True
@@ -84,6 +84,7 @@ def as_on_a_gpu(clock: Launches) -> Any:
     plan.will_capture = lambda *args: real(*args[:-1], True if args[-1] is None and args[-2] else args[-1])
     product_tuner.tunable = lambda device: product_tuner.Device(torch.device("cpu"), NAME, 9, few=True)
     tuned.device_name = lambda device: NAME
+    modes.asked_of = lambda device: modes.CHAIN
     timing.clock_for = lambda device, threads: ("kernel launches, no time: a rehearsal", clock)
     time.perf_counter = time.thread_time = clock
     return library

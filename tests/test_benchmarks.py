@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+LEFT_OVER = ["generate_b1_drafts", "generate_b1_static", "kernels_flex"]  # parts for which there may be no time
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],
@@ -238,8 +239,8 @@ def test_what_a_first_run_is_for_comes_first(gpu_check: Any) -> None:
     assert names == [part.name for part in rehearsed]
     assert names[:5] == ["build", "small_calls", "generate_b1", "steps_b1", "kernels_topk"]
     assert names.index("tune") < names.index("steps_tuned") < names.index("generate_b8"), "tuned before they are timed"
-    assert names[-5:] == ["tests", "memcheck", "racecheck", "generate_b1_static", "kernels_flex"]
-    assert [part.name for part in real if part.spare] == names[-2:]
+    assert names[-6:] == ["tests", "memcheck", "racecheck", *LEFT_OVER]
+    assert [part.name for part in real if part.spare] == LEFT_OVER
     for part in rehearsed:
         assert "--inplace" not in part.command and "compute-sanitizer" not in " ".join(part.command)
         interpreted = part.command[1].endswith("rehearsal.py") or part.environment.get("TRITON_INTERPRET") == "1"

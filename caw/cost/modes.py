@@ -47,6 +47,7 @@ COMPILED = "compiled-torch"
 OTHERS = (COMPILED, "transformers", "transformers-static", "transformers-kgw", "markllm-kgw")
 OWN = (PLAIN, *WATERMARKS, *(f"{w}+{p}" for w in WATERMARKS for p in POLICIES), *FOREIGN)
 DRAFTS = "/drafts"
+CHAIN = 4  # drafts of a text where steps are captured, which carry as many as are asked for and none by themselves
 DRAFTED = tuple(name + DRAFTS for name in (PLAIN, "kgw", "kgw+caw", "exp", "exp+caw"))
 ALL = (*OWN, *DRAFTED, *OTHERS)
 # one screen: the paper's figure, its baselines, and what others offer
@@ -127,13 +128,18 @@ def make_watermark(name: str) -> Watermark:
     return watermark_class(name)(KEY, **WATERMARKS[name])
 
 
+def asked_of(device: torch.device) -> int | str:
+    """What to ask for where drafts shall be carried."""
+    return CHAIN if device.type == "cuda" else "auto"
+
+
 def ours(job: Job, watermark: Watermark | None, policy: Policy | None, branching: str, *, drafts: bool = False) -> Call:
     """`caw.generate`, of exactly as many tokens as asked for: where a text could end earlier, that is forbidden."""
     looks_ahead = policy is not None and policy.looks_ahead
     fixed: dict[str, Any] = {
         "watermark": watermark, "policy": policy, "branching": branching, "batch_size": len(job.prompts),
         "slots": job.slots if looks_ahead else None, "return_trace": drafts, "progress": False,
-        "speculate": "auto" if drafts else None,
+        "speculate": asked_of(job.subject.model.device) if drafts else None,
     }  # fmt: skip
     ends = bool(end_token_ids(job.subject.model, job.subject.tokenizer))
 

@@ -134,7 +134,9 @@ def test_marked_until_they_are_found() -> None:
     [surer] = [row for row in every if row["policy"] == "found-0.001"]
     surest = f"(0.1%: {short(surer['accuracy'])}, {short(surer['weighted']['tpr_at_fpr_1e3'], 2)})"
     assert said == f"{'; '.join(shown)} {surest}"
-    assert f"{rows['caw']['n']} other questions (unmarked {none}, drawn {short(drawn['accuracy'])})" in what
+    asked = {str(rows[name]["n"]) for name in names}
+    assert f"{' or '.join(sorted(asked))} other questions (unmarked {none}, drawn {short(drawn['accuracy'])})" in what
+    assert f"{rows['caw']['keys']} keys (0.1 %: one)" in what and surer["keys"] == 1
     introduction = (
         f"({marked[1]} and {short(drawn['accuracy'])} of {rows['caw']['n']})",
         f"({none})",
