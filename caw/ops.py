@@ -40,9 +40,7 @@ from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-from caw.triton_kernels.drafted_attention_ref import drafted_attention_ref
-from caw.triton_kernels.drafted_layer_ref import drafted_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -51,6 +49,7 @@ from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
+    drafted_attention_ref,
     sibling_attention_packed_ref,
     sibling_attention_paged_ref,
     sibling_attention_ref,

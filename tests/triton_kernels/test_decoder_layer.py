@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-from caw.triton_kernels.drafted_layer_ref import drafted_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close

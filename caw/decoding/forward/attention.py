@@ -20,7 +20,7 @@ from caw.decoding.forward.prefill_attention import causal_attention, compiled_pr
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.spread_cache import SpreadCache
 from caw.models.branchable import refusal
-from caw.triton_kernels.drafted_attention_ref import drafted_attention_ref
+from caw.triton_kernels.sibling_attention_ref import drafted_attention_ref
 
 NAME = "caw"
 MAX_DIM = 512  # the head dimension that compiled attention takes

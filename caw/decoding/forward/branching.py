@@ -15,7 +15,7 @@ from caw.decoding.forward.attention import Layout
 from caw.decoding.forward.draft_tree import DraftTree
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.settings import Branching
-from caw.triton_kernels.drafted_attention_ref import chain_steps
+from caw.triton_kernels.sibling_attention_ref import chain_steps
 
 
 def forward_candidates(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.drafted_attention_ref import drafted_attention_ref
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_ref
+from caw.triton_kernels.sibling_attention_ref import drafted_attention_ref, sibling_attention_ref
 
 OPTIONS = {
     "plain": {},
