@@ -128,7 +128,8 @@ class Closed:
 
     ending: "cancelled" where the client left, "failed" where the server gave up; then the rest is of what was sent.
     finish_reason: the client's; "" where there is none. p_value: that the text reaches under its key, None where
-    nothing marked it or nothing was sent. found: what the test said, None without one; reason: why it was not found.
+    nothing marked it, nothing was sent, or it could not be told. found: what the test said of it, None without one;
+    reason: why the text that was made was not found.
     attempts: how often the text was made. tokens: new ones. digest: SHA-256 of the text's UTF-8, in hex. time: Unix, s.
     tested: all of the test, as `caw.generate` tells it of its own texts (`caw.found.receipts.Receipt.as_dict`), so that
     `caw detect --receipt` can repeat it; None without a test of the text that was sent.

@@ -215,7 +215,9 @@ class Engine:
         making = self._making.pop(sequence.index)
         job, attempts = making.job, making.attempts
         if making.grammar is not None and making.grammar.error:
-            self._tell(job, Failed(making.grammar.error, BAD))  # the schema's fault: clients try again after a 500
+            if making.grammar.status != BAD:
+                LOG.error("a text got a token that its schema does not allow")
+            self._tell(job, Failed(making.grammar.error, making.grammar.status))
             return
         if self._abandoned and not sequence.error and sequence.finish_reason == "stop":
             self._tell(job, Failed("the server is shutting down; try again later"))

@@ -35,24 +35,37 @@ LIMITS: dict[str, Any] = {
 
 
 class Grammar:
-    """Follows one text. vocab_size: of the model's logits."""
+    """Follows one text. vocab_size: of the model's logits.
+
+    error: why the text cannot go on, "" while it can. status: of HTTP, of an error: 400 where the schema asks for more
+    than its limits allow, 500 where the server is at fault.
+    """
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
-        self.matcher, self.vocab_size, self.error = matcher, vocab_size, ""
+        self.matcher, self.vocab_size = matcher, vocab_size
+        self.error, self.status = "", BAD
 
     def allowed(self) -> torch.Tensor:
         """Which tokens may come next, bool [V]; all of them once it has failed, after which the text ends."""
         mask = torch.frombuffer(bytearray(self.matcher.compute_bitmask()), dtype=torch.uint8)
         if self.matcher.is_error():
-            self.error = "the text could not be kept to its schema; simplify it"
+            self._over_limits()
             return torch.ones(self.vocab_size, dtype=torch.bool)
         bits = (mask[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
         return bits.flatten()[: self.vocab_size].bool()
 
     def take(self, token: int) -> None:
         """The text goes on with a token."""
-        if not self.matcher.is_stopped() and not self.matcher.consume_token(token) and not self.error:
-            self.error = "the text could not be kept to its schema; simplify it"
+        if self.error or self.matcher.is_stopped() or self.matcher.try_consume_tokens([token]):
+            return
+        if self.matcher.is_error():
+            self._over_limits()
+        else:  # what was allowed is taken, so something else was sampled
+            self.error, self.status = "the server did not keep the text to its schema; try again later", 500
+
+    def _over_limits(self) -> None:
+        """Clients would try again after a 500."""
+        self.error, self.status = "the text could not be kept to its schema; simplify it", BAD
 
 
 class Grammars:

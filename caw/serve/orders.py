@@ -167,11 +167,13 @@ class Order:
     def _closed(self, text: TextOrder, ending: Ending, finish: str) -> Closed:
         """What a receipt says at its end."""
         receipt, digest = text.done.receipt if text.done else None, text_digest(text.unfolding.sent)
+        # a client that left before the text was sent: the test is of another text than the digest
+        tested = receipt if receipt and receipt.digest == digest else None
         return Closed(
-            ending=ending, finish_reason=finish, p_value=receipt.p_value if receipt else None,
-            found=receipt.found if receipt else None, reason=receipt.reason if receipt else "",
+            ending=ending, finish_reason=finish, p_value=tested.p_value if tested else None,
+            found=tested.found if tested else None, reason=receipt.reason if receipt else "",
             attempts=receipt.attempts if receipt else 1, tokens=text.tokens, digest=digest, time=time.time(),
-            tested=receipt.as_dict() if receipt and receipt.digest == digest else None,
+            tested=tested.as_dict() if tested else None,
         )  # fmt: skip
 
     async def end(self, ending: Ending) -> None:
@@ -188,7 +190,10 @@ class Order:
 
 
 def _write(text: TextOrder, closed: Closed, sent: str) -> None:
-    """Close a receipt, with the p-value of what was sent where no test has said it."""
+    """Close a receipt, with the p-value of what was sent where no test has said it; None where it cannot be told."""
     if closed.p_value is None and text.reached is not None and sent:
-        closed = replace(closed, p_value=text.reached(sent))
+        try:
+            closed = replace(closed, p_value=text.reached(sent))
+        except Exception:  # nobody asked for it, so it withholds no text
+            LOG.exception("the p-value of a text could not be told")
     text.handle.close(closed)

@@ -14,6 +14,7 @@ from caw.decoding.row_settings import RowLimits
 from caw.decoding.stopping import StopStrings
 from caw.decoding.workload import Workload
 from caw.detection.detector import Detector
+from caw.detection.statistics import fewest_for
 from caw.found.attempts import FoundTexts
 from caw.found.efforts import Effort, check_strong, efforts, greatest_factor, steered
 from caw.found.selection import weakest
@@ -21,7 +22,8 @@ from caw.found.trial import Trial, check_markable
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.serve.contracts import LEVEL, Key, MarkKey
-from caw.serve.errors import ApiError
+from caw.serve.errors import BAD, ApiError
+from caw.serve.marking import Marking
 from caw.serve.settings import ServerSettings
 from caw.settings import Settings
 from caw.watermarks import Watermark
@@ -90,6 +92,15 @@ class Planned:
         """Raise ApiError for a key whose texts this server would mark otherwise than detection expects."""
         if key.watermark and not reads_alike(self.watermark, self.mark_of(key)):
             raise ApiError(503, "this API key's texts are marked otherwise than this server does; ask its operator")
+
+    def check_reach(self, marking: Marking, most: int) -> None:
+        """Raise ApiError where only a found text may leave, and none of `most` tokens can be found."""
+        if not marking.strict or marking.found_at is None:
+            return
+        fewest = fewest_for(self.watermark, marking.found_at)
+        if fewest > most:
+            said = f"only found texts leave here, and one takes at least {fewest} tokens, got max_tokens {most}"
+            raise ApiError(BAD, f"{said}; ask for more", code="unfound", parameter="max_tokens")
 
     def attempts(self, request: Request, stops: StopStrings, level: float, *, once: bool) -> FoundTexts:
         """How a text is tested at a level, and made again unless `once`."""

@@ -101,6 +101,7 @@ class Service:
             tenant, self.settings, self.planned.policy, max_tokens=most, wants=asked.watermark, json=asked.json_mode,
             tools=asked.calls is not None,
         )  # fmt: skip
+        self.planned.check_reach(marking, most)
         grammar = await self.threaded(self._grammar, asked) if asked.json_mode or asked.calls else None
         jobs_of = [prompt for prompt in prompts for _ in range(asked.count)]
         row = self._row(asked, tenant, marking, most)

@@ -17,7 +17,7 @@ from serve.serving import DIRECTORY, NAME, Kept, Running, alone, running, until
 
 from caw.found.receipts import text_digest
 from caw.serve import guard
-from caw.serve.contracts import Begun
+from caw.serve.contracts import Begun, MarkRules
 from caw.serve.requests import CompletionRequest
 from caw.serve.service import WORKERS
 
@@ -164,6 +164,28 @@ def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -
         until(lambda: served.log.closed, 10)
         served.idle()
         assert len(served.log.closed) == 1 and not served.service.open
+
+
+def test_a_client_that_leaves_between_two_whole_texts_has_a_receipt_of_nothing() -> None:
+    """The first text was tested, and none of it was sent: its p-value stood beside the digest of nothing."""
+    with running(batch=1, rules=MarkRules(found_at=1e-2)) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port)
+        connection.request("POST", "/v1/completions", json.dumps({**ASK, "max_tokens": 200, "n": 2}).encode(), SENT)
+        until(lambda: any(order.texts and order.texts[0].done for order in served.service.open))
+        connection.close()
+        served.idle()
+        first = served.log.closed[0]
+        assert (first.ending, first.digest, first.tokens) == ("cancelled", text_digest(""), 0)
+        assert first.p_value is None and first.found is None and first.tested is None
+
+
+def test_a_text_whose_p_value_cannot_be_told_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asked for a test; the text was withheld, and its receipt stayed open for ever."""
+    with running() as served:
+        monkeypatch.setattr(served.service.planned, "p_value", lambda text, key: 1 / 0)
+        assert served.complete("the sky", max_tokens=9).choices[0].text == alone("the sky", max_new_tokens=9)[0]
+        served.idle()
+        assert (served.log.closed[0].ending, served.log.closed[0].p_value) == ("complete", None)
 
 
 def test_a_receipt_that_cannot_be_closed_ends_the_stream_without_done() -> None:

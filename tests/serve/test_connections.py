@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Iterable
 
 import pytest
 from serve.serving import Running, running, until
@@ -41,22 +42,41 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bear
 )
 
 
-@pytest.mark.parametrize("size, answered", [(1, False), (40, True)])
-def test_a_body_in_chunks_of_a_byte_is_cut_off(served: Running, size: int, answered: bool) -> None:
-    """Each takes as long to read as one of a kilobyte: a megabyte of them took 12 s, and others waited for 4 s."""
-    body = json.dumps({**ASK, "max_tokens": 2}).encode() + b" " * 40_000
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in cut(body, size))
+def sent_in_chunks(served: Running, parts: Iterable[bytes]) -> bytes:
+    """The answer to a body in these chunks; nothing where the connection was cut."""
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
     with socket.create_connection(("127.0.0.1", served.port)) as client:
         try:
             client.sendall(HEAD + b"connection: close\r\n\r\n" + chunks + b"0\r\n\r\n")
-            answer = everything(client)
+            return everything(client)
         except ConnectionError:
-            answer = b""
-    assert answer.startswith(b"HTTP/1.1 200" if answered else b"") and bool(answer) == answered
+            return b""
 
 
-def cut(body: bytes, size: int) -> list[bytes]:
-    return [body[start : start + size] for start in range(0, len(body), size)]
+def test_a_body_in_chunks_of_a_byte_is_cut_off(
+    served: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes as long to read as one of a kilobyte: a megabyte of them took 12 s, and others waited for 4 s."""
+    read, sizes = connections.Patient.data_received, []
+    monkeypatch.setattr(
+        connections.Patient, "data_received", lambda own, data: (sizes.append(len(data)), read(own, data))[1]
+    )
+    assert sent_in_chunks(served, [b" "] * 1_000_000) == b""
+    assert caplog.text.count("a body came in more than 32768 chunks of less than 64 bytes") == 1
+    # that of asyncio's transports is undocumented
+    assert max(sizes) <= connections.AT_ONCE and sum(sizes) < 32_768 * 6 + 2 * connections.AT_ONCE
+
+
+@pytest.mark.parametrize("each", ["a line", "40 bytes"])
+def test_a_body_of_many_lines_is_served(served: Running, each: str) -> None:
+    """Ids one a line, also from clients that send a chunk for each; lines are not chunks."""
+    asked = {**ASK, "prompt": [5] * 100, "max_tokens": 2}
+    # the model here takes no 20,000 ids, so that the rest is space
+    lines = [b"     \n"] * 20_000 + json.dumps(asked, indent=1).encode().splitlines(keepends=True)
+    body = b"".join(lines)
+    parts = lines if each == "a line" else [body[start : start + 40] for start in range(0, len(body), 40)]
+    answer = sent_in_chunks(served, parts)
+    assert answer.startswith(b"HTTP/1.1 200") and b'"prompt_tokens":100' in answer, answer[:200]
 
 
 def test_a_request_with_two_lengths_is_refused_with_all_behind_it(served: Running) -> None:

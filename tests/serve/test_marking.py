@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import caw
 from caw.found.receipts import text_digest
 from caw.policies import Target
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
+from caw.serve.errors import ApiError
 from caw.serve.marking import marking_of
 from caw.serve.settings import ServerSettings
 
@@ -124,10 +126,25 @@ def test_strictly_no_text_leaves_that_is_not_found(served: Running, stream: bool
     texts = [chunk.choices[0].text for chunk in answer] if stream else [answer.choices[0].text]
     assert len(texts) == 1 and p_value(texts[0]) <= 1e-3 and served.log.closed[-1].found
     with pytest.raises(openai.InternalServerError, match="no text was made that is found to be marked") as caught:
-        served.complete(PROMPT, key="strict", max_tokens=4, stream=stream)
+        served.complete(PROMPT, key="strict", max_tokens=5, stream=stream)  # one of which has no context
     assert caught.value.code == "unfound"
     served.idle()
     assert served.log.closed[-1].ending == "failed" and served.log.closed[-1].digest == text_digest("")
+
+
+def test_what_no_text_can_reach_is_refused_at_once(served: Running) -> None:
+    """The level that many keys leave may be out of reach of a short text; every attempt was made for nothing."""
+    begun = len(served.log.begun)
+    with pytest.raises(openai.BadRequestError, match="takes at least 5 tokens, got max_tokens 4; ask for more"):
+        served.complete(PROMPT, key="strict", max_tokens=4)
+    assert len(served.log.begun) == begun
+    planned = served.service.planned
+    for strict in (True, False):
+        many = Tenant("a", MarkKey("k1", KEY), MarkRules(found_at=1e-3, strict=strict), tried=10_000)
+        marking = marking_of(many, SETTINGS, planned.policy, max_tokens=11, wants=None)
+        planned.check_reach(marking, 12)
+        with pytest.raises(ApiError, match="at least 12 tokens") if strict else contextlib.nullcontext():
+            planned.check_reach(marking, 11)
 
 
 def test_a_stricter_tenant_gets_a_margin_above_the_servers_target() -> None:
