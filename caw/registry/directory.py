@@ -1,13 +1,15 @@
 """Who may ask, and which keys are theirs: `caw.serve.contracts.KeyDirectory` over the database.
 
 API keys and the key that marks are looked up at every request, so that a revocation holds from the next request on, in
-every process. The keys for detection, which may be thousands, are opened again only after a key was changed.
+every process. The keys for detection, which may be thousands, are opened and counted again only after a change of one.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,6 +28,7 @@ class Directory:
         self._database, self._marking, self._api = database, marking, api
         self._lock = threading.Lock()
         self._kept: dict[str | None, tuple[str, list[OpenedKey]]] = {}
+        self._begins: dict[str | None, tuple[str, list[datetime]]] = {}
 
     def tenant_for(self, bearer: str | None) -> Tenant | None:
         """See `KeyDirectory`. Raises ValueError for a tenant without a key that marks now, OSError without database."""
@@ -43,9 +46,8 @@ class Directory:
             going = sa.or_(TABLE.c.not_after.is_(None), TABLE.c.not_after > now)
             opened = {key.about.id: key for key in self._marking.opened(connection, sa.and_(begun, going))}
             marks = current([key.about for key in opened.values()], now)
-            families = [TABLE.c.tenant == api.tenant]
-            families += [TABLE.c.public.is_(True)] if marks is not None and marks.public else []
-            tried = max(_count(connection, sa.and_(family, TABLE.c.not_before <= now)) for family in families)
+            families = [api.tenant, None] if marks is not None and marks.public else [api.tenant]
+            tried = max(self._begun(connection, family, now) for family in families)
         if marks is None:
             raise ValueError(
                 f"tenant {api.tenant} must have a key that marks now, found none; make one with `caw keys create`"
@@ -60,8 +62,7 @@ class Directory:
             with self._lock:
                 kept, keys = self._kept.get(name, ("", []))
             if kept != version:
-                theirs = TABLE.c.public.is_(True) if name is None else TABLE.c.tenant == name
-                keys = self._marking.opened(connection, theirs)
+                keys = self._marking.opened(connection, _whose(name))
                 with self._lock:
                     self._kept[name] = (version, keys)
         now = self._database.clock()
@@ -69,10 +70,21 @@ class Directory:
         begun.sort(key=lambda key: (not key.about.marks_at(now), -key.about.not_before.timestamp()))
         return [key.mark for key in begun]
 
+    def _begun(self, connection: sa.Connection, name: str | None, now: datetime) -> int:
+        """How many keys of a tenant, or of the public, have begun; they are read again only after a change."""
+        version = self._database.fact(connection, "changes")
+        with self._lock:
+            kept, begins = self._begins.get(name, ("", []))
+        if kept != version:
+            begins = sorted(connection.execute(sa.select(TABLE.c.not_before).where(_whose(name))).scalars())
+            with self._lock:
+                self._begins[name] = (version, begins)
+        return bisect_right(begins, now)
 
-def _count(connection: sa.Connection, where: sa.ColumnElement[bool]) -> int:
-    """Of marking keys."""
-    return int(connection.execute(sa.select(sa.func.count()).select_from(TABLE).where(where)).scalar_one())
+
+def _whose(name: str | None) -> sa.ColumnElement[bool]:
+    """The marking keys of a tenant, None = the public ones."""
+    return TABLE.c.public.is_(True) if name is None else TABLE.c.tenant == name
 
 
 def _rules(stored: Any) -> MarkRules | None:
