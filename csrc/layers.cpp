@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace caw {
 namespace {
@@ -23,9 +24,17 @@ int64_t tile_cost(const Matrix& m, int64_t rows) {  // nanoseconds: 10 bytes or 
 // Rows as products with a matrix read them, once they are prepared.
 class Input {
  public:
-  Input(const Rows& x, const Matrix& m) : x_(x) {
+  // matrices: those that read it, in every layer.
+  Input(const Rows& x, const std::vector<Layer>& layers, std::initializer_list<Matrix Layer::*> matrices) : x_(x) {
+    const Matrix& m = layers[0].*(*matrices.begin());
+    bool four_bits = false;  // of any: files mix types
+    for (const Layer& layer : layers)
+      for (const auto which : matrices) {
+        const Form* form = (layer.*which).packed.form;
+        four_bits |= form && form->bits == 4;
+      }
     if (m.packed.form) {
-      digits_.emplace(x.count, x.size, m.packed.fast);
+      digits_.emplace(x.count, x.size, m.packed.fast, four_bits);
     } else {
       plain_.emplace(x, m.type);
     }
@@ -96,7 +105,8 @@ class Layers {
       : p_(pass), layers_(layers), inner_(pass.heads * pass.dim), kv_(pass.kv_heads * pass.dim),
         residual_(pass.rows, pass.width), normed_(pass.rows, pass.width), queries_(pass.rows, inner_),
         keys_(pass.rows, kv_), values_(pass.rows, kv_), active_(pass.rows, layers[0].gate.outputs),
-        by_norm_(normed_, layers[0].q), by_attention_(queries_, layers[0].o), by_gate_(active_, layers[0].down) {
+        by_norm_(normed_, layers, {&Layer::q, &Layer::k, &Layer::v, &Layer::gate, &Layer::up}),
+        by_attention_(queries_, layers, {&Layer::o}), by_gate_(active_, layers, {&Layer::down}) {
     for (const Layer& layer : layers) layer.attention->prepare(room_);
   }
 

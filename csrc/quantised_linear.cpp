@@ -13,14 +13,14 @@ constexpr int64_t kPage = 4096, kRowsBeyond = 16;  // tiles are read whole, so t
 constexpr int64_t kSecondLevelBytes = 1 << 20;     // of digits that all weights go over before the next rows
 }  // namespace
 
-Activations::Activations(int64_t rows, int64_t size, bool fast)
+Activations::Activations(int64_t rows, int64_t size, bool fast, bool four_bits)
     : rows(rows), size(size), stride(size % kPage == 0 ? size + kLine : size), digits(fast ? 1 : kDigits) {
   whole.resize((digits * rows + kRowsBeyond) * stride);
   std::fill_n(whole.data() + digits * rows * stride, kRowsBeyond * stride, int8_t(0));
   scale.resize(rows * units());
   negative.resize(digits * rows * units() * 3);
   total.resize(rows * units() * 3);
-  if (fast || rows <= kAlone || !quantised_kernel().halves) return;
+  if (!four_bits || fast || rows <= kAlone || !quantised_kernel().halves) return;
   const int64_t all = (2 * rows + kRowsBeyond) * half_stride();
   halves.resize(all);
   std::fill_n(halves.data() + all - kRowsBeyond * half_stride(), kRowsBeyond * half_stride(), int8_t(0));
@@ -64,10 +64,12 @@ Tensor quantised_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
   }
   Tensor out = make({x.size(0), w.outputs}, ScalarType::Float);
   float* target = static_cast<float*>(out.mutable_data_ptr());
-  const int64_t most = std::max<int64_t>(16, kSecondLevelBytes / (w.size * kDigits) / 16 * 16);
+  const bool four_bits = w.form->bits == 4;
+  const int64_t bytes = four_bits && !w.fast && quantised_kernel().halves ? 4 : kDigits;  // read of a value
+  const int64_t most = std::max<int64_t>(16, kSecondLevelBytes / (w.size * bytes) / 16 * 16);
   for (int64_t m = 0; m < x.size(0); m += most) {
     const int64_t rows = std::min(most, x.size(0) - m);
-    Activations digits(rows, w.size, w.fast);
+    Activations digits(rows, w.size, w.fast, four_bits);
     fill(from + m * w.size, w.size, digits);
     for_each_part(w.count(), packed_tile_cost(w, rows), [&](int64_t begin, int64_t end) {
       Aligned<float> sums;

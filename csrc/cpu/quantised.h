@@ -27,10 +27,11 @@ struct Activations {
   Aligned<float> scale;      // [rows][units]: x = scale * sum of digits * 256^i
   Aligned<int32_t> negative;  // [2][digits][rows][groups], groups of 16 and of 32: minus the sum of digits
   Aligned<float> total;      // [2][rows][groups]: sum of x
-  Aligned<int8_t> halves;    // [2][rows][2 * stride], of kernels that read them
-  Activations(int64_t rows, int64_t size, bool fast);
+  Aligned<int8_t> halves;    // [2][rows][half_stride()], where weights of 4 bits and a kernel read them, else none
+  // four_bits: whether weights of 4 bits may be among those that meet the rows.
+  Activations(int64_t rows, int64_t size, bool fast, bool four_bits);
   int64_t units() const { return size / kUnit; }
-  int64_t half_stride() const { return 2 * size + kLine; }
+  int64_t half_stride() const { return 2 * size + kLine; }  // bytes from a row to the next
   const int8_t* half(int i, int64_t row) const { return halves.data() + (i * rows + row) * half_stride(); }
   const int8_t* digit(int i, int64_t row) const { return whole.data() + (i * rows + row) * stride; }
   const int32_t* sums(int64_t group, int i, int64_t row) const {

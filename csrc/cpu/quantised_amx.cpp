@@ -182,7 +182,7 @@ static void multiply(const Activations& x, const TileTask& w, float* sums) {
   std::memset(sums, 0, size_t(x.rows * kTileOutputs) * sizeof(float));
   if (w.form->group == 16) return x.digits == 1 ? tiled<16, 1>(x, w, sums) : tiled<16, kDigits>(x, w, sums);
   if (x.digits == 1) return tiled<32, 1>(x, w, sums);
-  return w.form->bits == 4 ? tiled<32, kHalves>(x, w, sums) : tiled<32, kDigits>(x, w, sums);
+  return w.form->bits == 4 && x.halves.data() ? tiled<32, kHalves>(x, w, sums) : tiled<32, kDigits>(x, w, sums);
 }
 
 // The three digits of a row as two halves.

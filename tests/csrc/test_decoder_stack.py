@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -23,14 +24,16 @@ def packed_matrix(kind: int, like: torch.Tensor) -> torch.Tensor:
     return ops.pack_blocks(random_blocks(kind, like.shape[0], like.shape[1] // inputs, seed=like.shape[0]), kind)
 
 
-def stack(kind: int | None = None, windows: tuple[int, ...] = (0, 0, 0), **options: Any) -> dict[str, Any]:
-    """L random layers over one hidden state; with `kind` their matrices in that type of blocks."""
+def stack(
+    kind: int | tuple[int, ...] | None = None, windows: tuple[int, ...] = (0, 0, 0), **options: Any
+) -> dict[str, Any]:
+    """L random layers over one hidden state; with `kind` their matrices in that type of blocks, or these in turns."""
     layers = [arguments(**options) for _ in range(L)]
     first = layers[0]
     if kind is not None:
+        turns = itertools.cycle((kind,) if isinstance(kind, int) else kind)
         for layer in layers:
-            matrices = [w if w.dim() == 1 else packed_matrix(kind, w) for w in layer["weights"]]
-            layer["weights"] = matrices
+            layer["weights"] = [w if w.dim() == 1 else packed_matrix(next(turns), w) for w in layer["weights"]]
     store = torch.stack([torch.stack([layer["k_cache"], layer["v_cache"]]) for layer in layers])
     scratch = torch.stack([torch.stack([layer["k_scratch"], layer["v_scratch"]]) for layer in layers])
     biases = [b for layer in layers for b in layer["biases"]]
@@ -80,6 +83,7 @@ SHAPES = {
     "qwen2 and windows": {"biases": True, "windows": (3, 0, 3)},
     "many rows": {"batch": 7, "candidates": 9},
     "Q4_0": {"kind": 2, "width": 64, "heads": 4, "dim": 16, "wide": 96, "candidates": 3},
+    "mixed": {"kind": (8, 7, 8, 7, 3), "width": 64, "heads": 4, "dim": 16, "wide": 96, "batch": 3, "candidates": 3},
     "Q6_K": {"kind": 14, "width": 256, "heads": 4, "dim": 64, "wide": 256, "batch": 1, "candidates": 6},
 }
 

@@ -83,7 +83,7 @@ def test_rows_of_a_prompt_go_in_parts() -> None:
     """More rows than are turned to digits at once."""
     packed, x = ops.pack_blocks(random_blocks(2, 16, 128), 2), torch.randn(200, 4096)
     together = ops.quantised_linear(x, packed, 16)
-    for first in (0, 79, 80, 199):
+    for first in (0, 63, 64, 79, 80, 199):
         assert torch.equal(ops.quantised_linear(x[first : first + 1].clone(), packed, 16)[0], together[first])
 
 
@@ -113,19 +113,28 @@ def test_instruction_sets_give_the_same_bits(name: str) -> None:
     assert done.stdout.strip() == bits_of_every_kind()
 
 
+# what stands in a block before its quants: scales of 1 (and 63), minima of -8 (and -63)
+BEFORE = {2: "003c", 3: "003c00c8", 8: "003c", 12: "003c003c" + "ff" * 12}
+
+
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17])
-@pytest.mark.parametrize(("kind", "scale"), [(2, 0x3C00), (8, 0x3C00)])
-def test_the_greatest_sums_are_exact(kind: int, scale: int, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "quants"), [(2, 0x00), (2, 0xFF), (3, 0x00), (3, 0xFF), (8, 0x80), (8, 0x7F), (12, 0x00), (12, 0xFF)]
+)
+def test_the_greatest_sums_are_exact(kind: int, quants: int, rows: int) -> None:
     """Quants and inputs as large as they get, all of one sign: 4 bits leave 32-bit sums no room beyond that."""
-    blocks = torch.zeros(3, 2 * BLOCK_TYPES[kind].bytes, dtype=torch.uint8)
-    for place in (0, BLOCK_TYPES[kind].bytes):
-        blocks[:, place + 1] = scale >> 8
-        blocks[:, place + 2 :][:, : BLOCK_TYPES[kind].bytes - 2] = 0 if kind == 2 else 0x80
-    weight = -8 if kind == 2 else -128
-    x = torch.full((rows, 64), 8355711.0)  # the greatest number of three digits
-    x[:, 32:] *= torch.tensor([-1.0, 1.0] * 16)
+    form, before = BLOCK_TYPES[kind], bytes.fromhex(BEFORE[kind])
+    block = torch.full((form.bytes,), quants, dtype=torch.uint8)
+    block[: len(before)] = torch.tensor(list(before), dtype=torch.uint8)
+    blocks = block.repeat(3, 2)
+    x = torch.full((rows, 2 * form.inputs), 8355711.0)  # the greatest number of three digits
+    x[:, form.inputs :] *= torch.tensor([-1.0, 1.0] * (form.inputs // 2))
+    weight = dequantised(kind, blocks).double()
+    expected = x.double() @ weight.T
     found = ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 3)
-    assert torch.equal(found, torch.full((rows, 3), 32.0 * weight * 8355711))
+    if kind in (2, 8):  # no minima: one rounding
+        assert torch.equal(found, expected.float())
+    assert (found - expected).abs().max() <= 2.0**-21 * (x.double().abs() @ weight.abs().T).max()
 
 
 def test_infinity_and_nan_stay_in_their_row() -> None:
