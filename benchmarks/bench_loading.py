@@ -5,9 +5,9 @@
 
 Each measurement is a process of its own. It imports this library, PyTorch and transformers' class of the model first,
 which takes longer than the rest and is shown apart, and reads the file once, so that the system holds it. Kept settings
-are there; "first start" is a process with an empty cache folder. Memory is what is the process's own (anonymous pages)
-after the first token less what it was before loading, and the greatest resident size less the resident size before,
-which counts pages of the file while they are read; both over the size of the file.
+are there; "first start" is a process with an empty cache folder, until its first token. Memory is what is the process's
+own (anonymous pages) after the first token less what it was before loading, and the greatest resident size less the
+resident size before, which counts pages of the file while they are read; both over the size of the file.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def main() -> None:
     parser.add_argument("--out")
     arguments = parser.parse_args()
     report = []
-    print("| model | MB | imports s | first start s | load s | to first token s (CPU s) | own memory | peak |")
-    print("| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |")
+    print("| model | MB | imports s | first start s (CPU s) | load s | to first token s (CPU s) | own memory | peak |")
+    print("| --- | ---: | ---: | --- | ---: | --- | ---: | ---: |")
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as cache:
             fresh = measure(name, arguments, cache)
@@ -87,7 +87,8 @@ def main() -> None:
         size = rounds[0]["bytes"]
         own, peak = (statistics.median(found[key] for found in rounds) / size for key in ("own", "peak"))
         print(
-            f"| {name} | {size / 1e6:.0f} | {middle('imports'):.2f} | {fresh['first_token'][0]:.1f} | "
+            f"| {name} | {size / 1e6:.0f} | {middle('imports'):.2f} | "
+            f"{fresh['first_token'][0]:.1f} ({fresh['first_token'][1]:.1f}) | "
             f"{middle('load'):.2f} | {middle('first_token'):.2f} ({middle('first_token', 1):.2f}) | "
             f"{own:.2f} | {peak:.2f} |"
         )
