@@ -58,6 +58,9 @@ inline void require_dtype(const char* name, const Tensor& t, ScalarType type, co
 
 // Which rows of a list a caller asks for.
 inline void require_wanted(const Tensor& wanted, const Tensor& rows) {
+  const bool together = wanted.is_cuda() == rows.is_cuda() &&
+      (!rows.is_cuda() || wanted.get_device_index() == rows.get_device_index());
+  require(together, "wanted must be on the device of the rows; move it there before the call");
   require_shape("wanted", wanted, {rows.size(0)});
   require_dtype("wanted", wanted, ScalarType::Bool, "bool");
 }

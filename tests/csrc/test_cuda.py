@@ -74,6 +74,14 @@ def test_lists(size: int) -> None:
         )
 
 
+def test_rows_wanted_on_another_device_are_refused() -> None:
+    """Either way: the kernel would read through a pointer of the other memory."""
+    seeds, wanted = torch.tensor([0, 42]), torch.tensor([True, False])
+    for rows, asked in ((seeds.cuda(), wanted), (seeds, wanted.cuda())):
+        with pytest.raises(RuntimeError, match="^wanted must be on the device of the rows; move it there"):
+            ops.permutation_green(rows, 100, 5, asked)
+
+
 def test_members_and_words() -> None:
     seeds = torch.tensor([0, 42 * 15_485_863, -1, 2**63 - 1]).repeat_interleave(50)
     for size in (1, 8, 623, 1249, 50_257):
