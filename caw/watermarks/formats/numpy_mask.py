@@ -17,10 +17,14 @@ from caw.watermarks.formats.foreign import ForeignScheme, require_two_lists
 from caw.watermarks.green_list import GreenScheme
 
 
-@lru_cache(maxsize=64)
 def numpy_mask(key: int, gamma: float, vocab_size: int) -> torch.Tensor:
     """Which tokens are green, bool [V]; key below 2^63."""
-    seed = int.from_bytes(hashlib.sha256(key.to_bytes(8, "little")).digest()[:4], "little")
+    seed = hashlib.sha256(key.to_bytes(8, "little")).digest()[:4]
+    return _shuffled(int.from_bytes(seed, "little"), gamma, vocab_size)
+
+
+@lru_cache(maxsize=64)  # by the seed, so that no key outlives its use
+def _shuffled(seed: int, gamma: float, vocab_size: int) -> torch.Tensor:
     mask = np.arange(vocab_size) < int(gamma * vocab_size)
     np.random.default_rng(seed).shuffle(mask)
     return torch.from_numpy(mask)
