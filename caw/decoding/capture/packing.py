@@ -3,8 +3,8 @@
 With many sequences most of the B * Q candidates that a step could carry do not exist: ladders of races have two or
 three rungs of eight. The step then carries R rows. Every sequence gets its original token; second candidates of all
 come before third ones, sequences in their order. What is left over repeats originals. A token that is chosen and was
-not carried waits for the next step, which carries it alone (`decision_step`): packing may cost steps, and changes no
-token.
+not carried waits for the next step, which carries it alone (`decision_step`): packing may cost steps, and changes
+tokens only where the rounding of other rows does.
 """
 
 from __future__ import annotations
