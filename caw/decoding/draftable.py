@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from caw import ops
-from caw.decoding.forward.fused_layers import DTYPES, fusible
+from caw.decoding.forward.fused_layers import DTYPES, GPU_ROWS, fusible
 from caw.decoding.forward.prefill_attention import compiled_prefill
 from caw.models.facts import ModelFacts
 from caw.settings import WHERE_IT_PAYS, Settings
@@ -18,12 +18,13 @@ ROUNDING = "the model has layers whose rounding may depend on the number of rows
 
 
 def why_no_drafts(
-    facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool, slots: int
+    facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool, slots: int, batch: int
 ) -> str:
     """Why decoding carries no drafts; empty if it may.
 
     captured, slots: as in `Plan`. changing: whether a token's keys and values may be others the next time they are
-    computed.
+    computed. batch: texts at once, before memory makes it smaller. A captured step of more rows than the kernels of few
+    rows take would go to other products without a word, so that drafts are refused there.
 
     Raises ValueError where drafts cannot be carried and were asked for by more than "auto" or "own".
     """
@@ -33,6 +34,7 @@ def why_no_drafts(
     spread = facts.spread or facts.mesh is not None
     others = kernels.native and kernels.sibling_attention is not ops.sibling_attention
     rows = slots + graph_drafts(settings, "", captured)
+    together = batch * rows
     found = {
         "steps other than this library's compiled ones on a CPU, in float32 or bfloat16": not (compiled or captured),
         "steps on several devices": spread,
@@ -40,6 +42,7 @@ def why_no_drafts(
         "captured steps, which only a number or a drafter gives drafts": captured and not _fixed(settings.speculate),
         "captured steps with another package's attention": captured and others,
         f"captured steps of {rows} rows for each text, of at most {ROWS}": captured and rows > ROWS,
+        f"captured steps of {together} rows for {batch} texts, of at most {GPU_ROWS}": captured and together > GPU_ROWS,
         f"branching={settings.branching!r}": settings.branching != "tree",
         "texts that may outgrow the model's rotary embedding, or dropout": changing,
     }

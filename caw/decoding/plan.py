@@ -124,7 +124,7 @@ def make_plan(
     warper = processors or make_warper(limits)
     captured = will_capture(facts, watermark, policy, settings, kernels, limits, warper, limit, captured)
     changing = limit is not None or (inside_generate and facts.dropping is not None)
-    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing, slots=slots)
+    undrafted = why_no_drafts(facts, settings, kernels, captured=captured, changing=changing, slots=slots, batch=batch)
     spare, carried = None, slots + most_drafts(settings, undrafted)
     if not inside_generate:
         compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels)
