@@ -47,7 +47,8 @@ class StepResult:
     where the step before chose it.
     strength, capacity: float32; capacity is NaN where it was not evaluated.
     broken: bool [B], whether the logits the choice was made from were NaN or infinite, so that its token means nothing.
-    forwarded: candidates the forward carried per sequence, or, packed, of the sequence with most of them.
+    forwarded: candidates the forward carried per sequence; packed, the most that one could have. Of tokens decided
+        behind drafts those of the forward that carried the drafts.
     log_probs: None where no text may ask for them.
     """
 

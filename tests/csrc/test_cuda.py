@@ -78,7 +78,7 @@ def test_rows_wanted_on_another_device_are_refused() -> None:
     """Either way: the kernel would read through a pointer of the other memory."""
     seeds, wanted = torch.tensor([0, 42]), torch.tensor([True, False])
     for rows, asked in ((seeds.cuda(), wanted), (seeds, wanted.cuda())):
-        with pytest.raises(RuntimeError, match="^wanted must be on the device of the rows; move it there"):
+        with pytest.raises(RuntimeError, match=r"^wanted must be on the device of the rows; move it there"):
             ops.permutation_green(rows, 100, 5, asked)
 
 

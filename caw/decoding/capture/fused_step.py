@@ -128,6 +128,10 @@ class FusedStep(FixedStep):
             self.watermark.deduplicates, slots,
         ))  # fmt: skip
 
+    def given_strength(self, state: DecodeState) -> torch.Tensor:
+        """float32 [B], by a policy that needs no look-ahead."""
+        return self.policy.strength(Signals(state.current, state.logits)) * state.factors
+
     def decide(
         self,
         state: DecodeState,
@@ -150,7 +154,7 @@ class FusedStep(FixedStep):
             k, transform, classes = spec.k, TRANSFORMS.index(spec.transform), spec.classes
             table = self.evaluator.token_class if classes else None
         elif self.watermark is not None:
-            given = policy.strength(Signals(state.current, state.logits)) * state.factors
+            given = self.given_strength(state)
         ring = self.ring
         assert ring is not None
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(

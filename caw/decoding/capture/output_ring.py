@@ -18,6 +18,7 @@ class OutputRing:
         are not finite); with a trace also choice, counts and candidates; with log-probabilities the likeliest tokens.
     floats: float32 [R, B, 2 or 0, + 1 + N]: strength and capacity; log-probabilities; None without either.
     cursor: int64 [1], where the next step writes. trace: whether there is one. said: N, 0 without log-probabilities.
+    forwarded: of all results, as `StepResult` has it.
     """
 
     integers: torch.Tensor
@@ -44,7 +45,7 @@ class OutputRing:
         return self.integers.shape[0]
 
     def write(self, result: StepResult) -> None:
-        self.forwarded = result.forwarded  # the same in every step
+        self.forwarded = result.forwarded  # by the step's shapes; `DraftedStep` sets it for its several results
         tokens = torch.where(result.emitted, result.tokens, NOT_EMITTED)
         columns, numbers = [torch.where(result.broken, BROKEN, tokens)[:, None]], []
         if self.trace:
@@ -57,6 +58,14 @@ class OutputRing:
             self.floats.index_copy_(0, self.cursor, torch.cat(numbers, dim=1)[None])
         self.integers.index_copy_(0, self.cursor, torch.cat(columns, dim=1)[None])
         self.cursor.add_(1).remainder_(self.size)
+
+    def amend(self, result: StepResult) -> None:
+        """Put what could have been chosen, and which of it was, into the trace of the last result written."""
+        if self.trace:
+            last = (self.cursor - 1).remainder_(self.size)
+            token = self.integers.index_select(0, last)[0, :, :1]
+            row = torch.cat([token, result.choice[:, None], result.counts[:, None], result.candidates], dim=1)
+            self.integers.index_copy_(0, last, row[None])
 
     def read(self, integers: torch.Tensor, floats: torch.Tensor | None, steps: int) -> list[StepResult]:
         """The first `steps` results out of copies of `integers` and `floats`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,16 +21,21 @@ from caw.decoding.forward.branching import forward_chained
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
+from caw.decoding.step_result import StepResult
+from caw.record import Record
 from caw.triton_kernels.ladder_ref import Ladder
 
 
 class ChainedStep(FixedStep):
     """proposer: what is drafted. guesses: int64 [B, drafts], the tokens, -1 = none; set by whoever calls the step.
 
-    peeked: the next position's ladder, once `peek` has looked at it, until it is used.
+    peeked: the next position's ladder, once `peek` has looked at it, until it is used. picked: the strength and choice
+    int64 [B] found with it, where no look-ahead is needed. The decision behind a draft takes them as they are: chosen
+    again, by other code, a token might not be the draft whose keys and values are committed.
     """
 
     peeked: Any = None
+    picked: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __init__(self, model: Any, plan: Plan, proposer: Proposer) -> None:
         super().__init__(model, plan)
@@ -59,8 +65,15 @@ class ChainedStep(FixedStep):
         try:
             yield
         finally:
-            self._draft, cache.first, self.peeked = None, 0, None
-            self.slots = self.plan.slots
+            self._draft, cache.first, self.slots = None, 0, self.plan.slots
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop what `peek` saw."""
+        self.peeked = self.picked = None
+
+    def choose(self, state: DecodeState, ladder: Ladder) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().choose(state, ladder) if self.picked is None else self.picked
 
     def peek(self, state: DecodeState) -> torch.Tensor:
         """The token at the next position that its logits must be known of, int64 [B]: where the strength asks for a
@@ -70,7 +83,8 @@ class ChainedStep(FixedStep):
     def _wanted(self, state: DecodeState, ladder: Ladder) -> torch.Tensor:
         if self.plan.looks_ahead or self.watermark is None:
             return ladder.candidates[:, 0]
-        return ladder.candidates.gather(1, self.choose(state, ladder)[1][:, None])[:, 0]
+        self.picked = super().choose(state, ladder)
+        return ladder.candidates.gather(1, self.picked[1][:, None])[:, 0]
 
 
 class ChainedFixedStep(ChainedStep):
@@ -107,3 +121,26 @@ class ChainedFusedStep(ChainedStep, FusedStep):
             return rungs.candidates[:, 0]
         ladder = Ladder(rungs.candidates, rungs.needs, rungs.counts, self.watermark.rule, self.watermark.full)
         return self._wanted(state, ladder)
+
+    def given_strength(self, state: DecodeState) -> torch.Tensor:
+        return super().given_strength(state) if self.picked is None else self.picked[0]
+
+    def decide(
+        self,
+        state: DecodeState,
+        rungs: Rungs,
+        window: list[Record],
+        width: int,
+        carried: torch.Tensor | None = None,
+    ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
+        """As `FusedStep.decide`; behind a draft that `peek` has chosen, with that token as the only candidate."""
+        if self.picked is None:
+            return super().decide(state, rungs, window, width, carried)
+        assert rungs.counts is not None and self.ring is not None
+        choice = self.picked[1]
+        only = rungs.candidates.gather(1, choice[:, None]).expand_as(rungs.candidates).contiguous()
+        told = rungs._replace(candidates=only, counts=torch.ones_like(rungs.counts))
+        result, chosen, moved = super().decide(state, told, window, width, carried)
+        shown = replace(result, choice=choice, candidates=rungs.candidates, counts=rungs.counts)
+        self.ring.amend(shown)
+        return shown, chosen, moved

@@ -6,7 +6,8 @@
     look         at the token that comes next, behind which the host looks up the next drafts
 
 How many decisions are made is fixed; rows whose draft was wrong rest through the others. Every decision is the code of
-a step without drafts on the same numbers, so that drafts change no token.
+a step without drafts, on the same numbers but for rounding: a GPU reads a draft's ancestors at the end of its row and
+not at their places in the prefix, so that a near tie may fall the other way there.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ class DraftedStep(DeviceStep):
 
     def __call__(self) -> None:
         step, state = self.chained, self.state
+        step.forget()  # what a call that failed had peeked at
         waiting = state.pending >= 0
         result = self.decide()
+        forwarded = self.ring.forwarded
         goes_on = result.emitted
         if step.plan.looks_ahead:  # the chain stands behind the original token, or the one that waited
             goes_on = goes_on & (waiting | (result.choice == 0))
@@ -48,7 +51,8 @@ class DraftedStep(DeviceStep):
             with step.behind(self.cache, draft), _only(state, self.cache, right):
                 goes_on = self.decide().emitted
         self.roots.copy_(torch.where(state.pending >= 0, state.pending, step.peek(state)))
-        step.peeked = None
+        step.forget()
+        self.ring.forwarded = forwarded  # all results are of the one forward that the first decision made
 
 
 @contextlib.contextmanager
@@ -59,8 +63,8 @@ def _only(state: DecodeState, cache: SiblingCache, rows: torch.Tensor) -> Iterat
     state.active = rows.clone()
     try:
         yield
-    finally:
         for tensor, old in zip(written, before, strict=True):
             torch.where(rows, tensor, old, out=tensor)
         active.logical_and_(state.active | ~rows)
+    finally:  # a capture that failed takes no other call, and its memory is gone with it
         state.active = active

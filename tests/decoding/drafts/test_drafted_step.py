@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from decoding.architectures import EOS, build
 from decoding.brute_force import BruteForce
 from decoding.capture.test_cuda_graph import same_texts
@@ -20,8 +23,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import caw
 from caw import ops
 from caw.decoding.capture.cuda_graph import CapturedStep
-from caw.decoding.drafts.chained_step import ChainedFixedStep, ChainedFusedStep
+from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.drafts.chained_step import ChainedFixedStep, ChainedFusedStep, ChainedStep
 from caw.decoding.drafts.draft_rounds import DraftRounds
+from caw.decoding.drafts.drafted_step import DraftedStep
+from caw.decoding.forward.fused_layers import GPU_ROWS
 from caw.decoding.row_settings import RowSettings
 from caw.testing import assert_close
 
@@ -111,6 +117,83 @@ def test_a_host_that_stops_a_text_gets_nothing_more_of_it(llama: Any) -> None:
     assert set(done.reasons) == {"stop"}
 
 
+class Fickle(caw.FixedStrength):
+    """Strength 0 where a draft decides, and what was asked for elsewhere."""
+
+    behind_a_draft = False
+
+    def strength(self, signals: Any) -> torch.Tensor:
+        return super().strength(signals) * (0.0 if Fickle.behind_a_draft else 1.0)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_decision_that_would_differ_takes_what_was_peeked_at(
+    llama: Any, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a text would hold one token and the cache the keys and values of another."""
+    inside = ChainedStep.behind
+
+    @contextlib.contextmanager
+    def behind(self: ChainedStep, cache: Any, draft: int) -> Iterator[None]:
+        with inside(self, cache, draft):
+            Fickle.behind_a_draft = True
+            try:
+                yield
+            finally:
+                Fickle.behind_a_draft = False
+
+    monkeypatch.setattr(ChainedStep, "behind", behind)
+    kernels = None if fused else ops.references()
+    done = same(llama, caw.KGW(key=1, delta=8.0), Fickle(1.0), rows=ROWS[:1] * 3, kernels=kernels)
+    assert done.changed > 8
+    assert all(strength == 1.0 for trace in done.traces for strength in trace.strength)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_call_after_one_that_failed(llama: Any, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture may fail before a peeked ladder is used, or in a decision behind a draft; steps then run plainly."""
+    decoder, step = started(llama, PROMPTS[:3], caw.KGW(key=1, delta=8.0), caw.FixedStrength(1.0), slots=2, speculate=3,
+                            kernels=None if fused else ops.references())  # fmt: skip
+    assert isinstance(step, DraftedStep)
+    active, first, calls = step.state.active, step.decide, []
+
+    def failing() -> Any:
+        calls.append(step.chained.picked)
+        if len(calls) == 2:
+            raise RuntimeError("no capture")
+        return first()
+
+    with monkeypatch.context() as patch, torch.inference_mode(), decoder.attention:
+        patch.setattr(step, "decide", failing)
+        with pytest.raises(RuntimeError, match="no capture"):
+            step()
+    assert calls[0] is None and calls[1] is not None
+    assert step.state.active is active
+    step.chained.peeked = step.chained.picked = "another step's"
+    with torch.inference_mode(), decoder.attention:
+        step()
+    assert step.chained.peeked is None and step.chained.picked is None
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_all_results_tell_of_the_forward_that_was_made(
+    llama: Any, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two candidates of each text, also for the tokens that are decided behind drafts."""
+    told: list[int] = []
+    read = OutputRing.read
+
+    def noting(self: OutputRing, *given: Any) -> Any:
+        results = read(self, *given)
+        told.extend(result.forwarded for result in results)
+        return results
+
+    monkeypatch.setattr(OutputRing, "read", noting)
+    run(llama, PROMPTS[:2], MARKS["lefthash"], capacity_policy(llama), fixed=True, slots=2, speculate=3,
+        kernels=None if fused else ops.references())  # fmt: skip
+    assert set(told) == {2}
+
+
 # A capture ---------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +271,7 @@ def test_what_is_captured_drafts_only_when_asked(llama: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "found"),
     [({"speculate": 32}, "captured steps of 33 rows for each text, of at most 32"),
+     ({"speculate": 31, "batch": 3}, "captured steps of 96 rows for 3 texts, of at most 64"),
      ({"speculate": 2, "branching": "batch"}, "branching='batch'"),
      ({"speculate": 2, "compile": True}, "compile=True"),
      ({"speculate": "model"}, "captured steps, which only a number or a drafter gives drafts")],
@@ -197,3 +281,19 @@ def test_what_a_capture_cannot_draft_is_named(llama: Any, options: dict[str, Any
         options = {"speculate": build("qwen2")}
     with pytest.raises(ValueError, match=rf"^speculate=.* needs .* found {found}; leave speculate out$"):
         make_decoder(llama, caw.KGW(key=1), fixed=True, **options)
+
+
+@pytest.mark.parametrize("drafts", [4, 5])
+def test_drafts_stay_on_the_kernels_of_few_rows(llama: Any, drafts: int) -> None:
+    """Eight candidates and four drafts of six texts are 72 rows, of five texts 60; with five drafts 65."""
+    options: dict[str, Any] = {"fixed": True, "slots": 8, "speculate": drafts}
+    policy = capacity_policy(llama)
+    with pytest.raises(ValueError, match=f"found captured steps of {6 * (8 + drafts)} rows for 6 texts, of at most 64"):
+        make_decoder(llama, caw.EXP(key=1), policy, batch=6, **options)
+    if drafts == 4:
+        plan = make_decoder(llama, caw.EXP(key=1), policy, batch=5, **options).plan
+        assert plan.batch * (plan.slots + plan.drafts) == 60 <= GPU_ROWS
+    else:
+        with pytest.raises(ValueError, match="65 rows for 5 texts"):
+            make_decoder(llama, caw.EXP(key=1), policy, batch=5, **options)
+    make_decoder(llama, caw.EXP(key=1), policy, batch=6, **{**options, "fixed": False})  # no kernels of few rows there
