@@ -92,6 +92,7 @@ class Patient(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.stop()
         self.flows()
+        del self.conn.next_event  # it held this
         super().connection_lost(exc)
 
     def stop(self) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import socket
 import time
+import weakref
 from collections.abc import Iterable
 
 import pytest
@@ -137,6 +139,21 @@ def test_of_too_many_connections_those_go_that_asked_nothing() -> None:
         for connection in idle:
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(100) == b""
+
+
+def test_a_connection_that_has_ended_leaves_nothing_behind() -> None:
+    """Not even until a collection of garbage."""
+    with running() as served:
+        gc.disable()
+        try:
+            with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
+                until(lambda: served.server.server_state.connections)
+                one = weakref.ref(next(iter(served.server.server_state.connections)))
+                client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                assert everything(client).startswith(b"HTTP/1.1 200")
+            until(lambda: one() is None, 10)
+        finally:
+            gc.enable()
 
 
 def test_more_connections_than_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
