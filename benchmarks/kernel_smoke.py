@@ -13,6 +13,8 @@ import torch
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
+from caw.triton_kernels.drafted_attention_ref import drafted_attention_ref
+from caw.triton_kernels.drafted_layer_ref import drafted_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import (
     GREEN,
     RACE_SCALE,
@@ -68,36 +70,47 @@ def attention(dtype: torch.dtype, size: int, paged: bool, **options: Any) -> Mad
     return f"sibling_attention_paged {name}", ops.sibling_attention_paged, sibling_attention_paged_ref, arguments, row
 
 
-def layer(dtype: torch.dtype, size: int, **options: Any) -> Made:
-    """Output, keys and values of a layer whose dimensions fill no tile; a prefix in one part, or in several."""
-    batch, slots, width, heads, kv_heads, wide, dim = 2, 3, 70, 4, 2, 90, 80
+def drafted(dtype: torch.dtype, size: int, **options: Any) -> Made:
+    """Two candidates and a chain of three drafts."""
+    _, _, _, (q, *kv, k_own, v_own, lengths, scale, window, softcap, sinks), row = attention(
+        dtype, size, False, **options
+    )
+    q, k_own, v_own = (torch.cat([rows, rows.flip(2)[:, :, :2]], dim=2) for rows in (q, k_own, v_own))
+    given = [q, *kv, k_own, v_own, lengths, 3, scale, window, softcap, sinks]
+    name = f"drafted_attention {str(dtype).removeprefix('torch.')} T={size} {' '.join(options)}"
+    return name, ops.drafted_attention, drafted_attention_ref, given, row
+
+
+def layer(
+    dtype: torch.dtype, size: int, *, rows: Sequence[int] | None = None, drafts: int = 0, window: int | None = None
+) -> Made:
+    """Output, keys and values of a layer whose dimensions fill no tile; a prefix in one part, or in several.
+
+    rows: of which sequences the candidates are, where they are packed. drafts: how many rows of each are a chain.
+    """
+    batch, slots, width, heads, kv_heads, wide, dim = 2, 3 + drafts, 70, 4, 2, 90, 80
+    of_rows = (batch, slots) if rows is None else (len(rows), 1)
     shapes = [(width,), (heads * dim, width), (kv_heads * dim, width), (kv_heads * dim, width), (width, heads * dim),
               (width,), (wide, width), (wide, width), (width, wide), (dim,), (dim,)]  # fmt: skip
     weights = [(torch.randn(shape) / shape[-1] ** 0.5).to(dtype) for shape in shapes]
     biases = [weights[i][:, 0].contiguous() if i < 4 else None for i in (1, 2, 3, 4, 6, 7, 8)]
-    angles = torch.rand(batch, slots, dim // 2).repeat(1, 1, 2)
+    angles = torch.rand(*of_rows, dim // 2).repeat(1, 1, 2)
     cache = torch.randn(2, batch, kv_heads, size, dim).to(dtype)
     scratch = torch.zeros(2, batch, slots + 1, kv_heads, dim).to(dtype)
-    arguments = [
-        torch.randn(batch, slots, width).to(dtype),
-        angles.cos().to(dtype),
-        angles.sin().to(dtype),
-        *cache,
-        *scratch,
-        1,
-        torch.tensor([size - 1, size // 2]),
-        weights,
-        biases,
-        1e-5,
-        0.1,
-        options.get("window"),
-    ]
+    given = [torch.randn(*of_rows, width).to(dtype), angles.cos().to(dtype), angles.sin().to(dtype), *cache, *scratch]
+    lengths, rest = torch.tensor([size - 1, size // 2]), [weights, biases, 1e-5, 0.1]
 
     def changed(op: Any) -> Callable[..., Any]:
         return lambda *given: [op(*given), given[5], given[6]]
 
     name, row = str(dtype).removeprefix("torch."), "forward" if dtype == torch.float32 else "layer/bfloat16"
-    return f"decoder_layer {name} T={size}", changed(ops.decoder_layer), changed(decoder_layer_ref), arguments, row
+    if drafts:
+        arguments = [*given, lengths, *rest, drafts, window]
+        made = changed(ops.drafted_layer), changed(drafted_layer_ref)
+        return f"drafted_layer {name} T={size}", *made, arguments, row
+    arguments = [*given, 1, lengths, *rest, window, None if rows is None else torch.tensor(rows)]
+    made = changed(ops.decoder_layer), changed(decoder_layer_ref)
+    return f"decoder_layer {name} T={size}{'' if rows is None else ' packed'}", *made, arguments, row
 
 
 def linear(rows: int, dtype: torch.dtype) -> Made:
@@ -245,7 +258,9 @@ def small_calls() -> Sequence[Made]:
         *[(f"topk_softmax {v} {dtype}", ops.topk_softmax, lambda *a: topk_softmax_ref(*a),
            [torch.randn(3, v).to(dtype), 100, torch.tensor([2, 0])], "softmax")
           for v, dtype in ((60, torch.float32), (4500, torch.float16), (4500, torch.float32))],
-        layer(HALF, SPLIT), layer(torch.float32, 60, window=40),
+        drafted(torch.float16, SPLIT), drafted(torch.bfloat16, 60, **options),
+        layer(HALF, SPLIT), layer(torch.float32, 60, window=40), layer(HALF, SPLIT, rows=(0, 1, 1, 1)),
+        layer(HALF, SPLIT, drafts=3), layer(torch.float32, 60, drafts=2, window=40),
         linear(1, HALF), linear(33, torch.bfloat16), linear(5, torch.float32),
         commit(), *evaluator(),
         *[whole_ladder(*kind, ends) for kind in ((SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0)) for ends in (False, True)],

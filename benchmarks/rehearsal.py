@@ -80,14 +80,25 @@ def as_on_a_gpu(clock: Launches) -> Any:
     _ext.WHY_MISSING = "a GPU has no use for the CPU's layers"
     fused_layers.on_gpu = lambda tensor: True
     fused_stack._alike = lambda body, layers: False  # all layers as one operator are a CPU's
-    real = plan.will_capture
-    plan.will_capture = lambda *args: real(*args[:-1], True if args[-1] is None and args[-2] else args[-1])
+    plan.will_capture = always_captured(plan.will_capture)
     product_tuner.tunable = lambda device: product_tuner.Device(torch.device("cpu"), NAME, 9, few=True)
     tuned.device_name = lambda device: NAME
     modes.asked_of = lambda device: modes.CHAIN
     timing.clock_for = lambda device, threads: ("kernel launches, no time: a rehearsal", clock)
     time.perf_counter = time.thread_time = clock
     return library
+
+
+def always_captured(will_capture: Callable[..., bool]) -> Callable[..., bool]:
+    """`will_capture` that answers as on a GPU, and refuses to rehearse what a GPU would not capture either."""
+
+    def will(facts: Any, *rest: Any) -> bool:
+        *known, asked = rest
+        if not will_capture(facts, *known, True if asked is None else asked):
+            raise RuntimeError("expected steps that a GPU captures, found others; rehearse what gpu_check.py times")
+        return True
+
+    return will
 
 
 def main() -> int:
