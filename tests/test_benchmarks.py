@@ -200,7 +200,7 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
         assert len(gpu_check.summary(results)) <= 100
         assert gpu_check.summary(results)[-1] == "x" and "---- generate_b32" in gpu_check.summary(results)
         written = [word for part in found for word in part.command if word.endswith(".json")]
-        assert len(written) == len(set(written)) == 12
+        assert len(written) == len(set(written)) == 13
         # with nothing but torch and Triton they say what they lack instead of failing at an import
         assert all({"scipy", "transformers"} <= set(p.needs) for p in found if p.name != "build")
         assert [p.name for p in found if "pytest" in p.needs] == ["tests"]
