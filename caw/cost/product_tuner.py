@@ -21,7 +21,7 @@ from torch.nn import Linear
 
 from caw.cost.machine import about
 from caw.cost.product_makers import Data, Maker, Product, makers
-from caw.cost.replays import CALLS, copy_bandwidth, timer
+from caw.cost.replays import CALLS, copy_bandwidth, on_device, timer
 from caw.cost.subjects import random_model
 from caw.decoding.forward.fused_layers import FusedLayer, fused_forwards
 from caw.models import load_model
@@ -98,7 +98,8 @@ def tune(
     us (by number of rows, medians), share_of_bandwidth (at one row), row_invariant and usual_bits (whether they are
     those of the tiles that arithmetic chooses), or error.
     """
-    bandwidth = copy_bandwidth(target.device.type, target.few)
+    with on_device(target.device):
+        bandwidth = copy_bandwidth(target.device.type, target.few)
     try:
         choices = load(target.name)
     except (OSError, ValueError):
@@ -110,7 +111,8 @@ def tune(
         say(f"{wanted.key} ({number + 1} of {len(products)})")
         now = time.monotonic()
         until = None if end is None else now + max(end - now, 0) / (len(products) - number)
-        row, best = tune_one(wanted, target, bandwidth, until, say)
+        with on_device(target.device):
+            row, best = tune_one(wanted, target, bandwidth, until, say)
         choices.pop(wanted.key, None)
         if best is not None and best.choice is not None:
             choices[wanted.key] = best.choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,11 @@ import torch
 CACHE = 256 << 20  # more than any GPU's second-level cache holds
 MOST_COPIES, CALLS = 1024, 64  # of small data; calls in a graph at least
 Call = Callable[[int], Any]  # takes the number of the data's copy
+
+
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Streams, graphs and events are made on the current device, which need not be the one that is timed."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def copies_of(make: Callable[[], Any], size: int, few: bool) -> list[Any]:

@@ -19,7 +19,7 @@ from caw.checks import require_int
 from caw.cost.compiled_torch import CompiledTorch
 from caw.cost.machine import about
 from caw.cost.modes import COMPILED, OWN, PLAIN, Job, parts_of
-from caw.cost.replays import copy_bandwidth, replay_timer
+from caw.cost.replays import copy_bandwidth, on_device, replay_timer
 from caw.cost.step_model import model_of_step
 from caw.cost.subjects import Subject, load_subject
 from caw.cost.timing import clock_for, ratios, scaled
@@ -175,7 +175,8 @@ def run(
     few = place.type != "cuda"
     weights = sum(p.numel() * p.itemsize for p in subject.model.parameters())
     resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": place.type}
-    bandwidth = copy_bandwidth(place.type, few)
+    with on_device(place):
+        bandwidth = copy_bandwidth(place.type, few)
     name, clock = clock_for(place, torch.get_num_threads())
     found: dict[str, Any] = {
         "kind": KIND, "arguments": resolved, **about(place), "bandwidth": bandwidth, "weights": weights,
@@ -187,7 +188,8 @@ def run(
         if number and settings.seconds is not None and time.monotonic() - begun > settings.seconds:
             break
         say(f"batch {batch}, prefix {prefix}")
-        rows = case(subject, settings.modes, batch, prefix, settings.rounds, clock)
+        with on_device(place):
+            rows = case(subject, settings.modes, batch, prefix, settings.rounds, clock)
         for row in rows:
             if "error" not in row:
                 row |= counted(row, settings.shapes, resolved["dtype"], bandwidth, weights, rows)
