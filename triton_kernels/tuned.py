@@ -72,8 +72,8 @@ def place(name: str) -> Path:
 
 
 def made_with(name: str) -> dict[str, str]:
-    """What a timing holds for. kernel: of its source; another kernel has other best tiles."""
-    source = Path(__file__).with_name("small_linear.py").read_bytes()
+    """What a timing holds for. kernel: of its source, and of the tiles that were tried; others have another best."""
+    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("small_linear.py", "block_sizes.py"))
     return {"device": name, "triton": triton.__version__, "torch": f"{torch.__version__} cuda {torch.version.cuda}",
             "kernel": hashlib.sha256(source).hexdigest()[:16]}  # fmt: skip
 
