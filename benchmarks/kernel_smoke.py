@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
-from caw.triton_kernels.drafted_attention_ref import drafted_attention_ref
-from caw.triton_kernels.drafted_layer_ref import drafted_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import (
     GREEN,
     RACE_SCALE,
@@ -28,7 +26,11 @@ from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
-from caw.triton_kernels.sibling_attention_ref import sibling_attention_paged_ref, sibling_attention_ref
+from caw.triton_kernels.sibling_attention_ref import (
+    drafted_attention_ref,
+    sibling_attention_paged_ref,
+    sibling_attention_ref,
+)
 from caw.triton_kernels.small_linear_ref import small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 

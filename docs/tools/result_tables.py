@@ -295,8 +295,17 @@ def cpu_ops() -> str:
 # ---- evaluators ------------------------------------------------------------------------------------------------------
 def ablation(model: str) -> str:
     """The evaluators that were tried for a model, as `caw evaluate evaluator` wrote them."""
-    text = (RESULTS / f"evaluator_ablation_{model}.md").read_text(encoding="utf-8")
-    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'evaluator_ablation_{model}.json')}"
+    return evaluators(f"evaluator_ablation_{model}")
+
+
+def top_k(model: str) -> str:
+    """The same with fewer probabilities of each position."""
+    return evaluators(f"evaluator_top_k_{model}")
+
+
+def evaluators(name: str) -> str:
+    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    return f"{text.split(chr(10), 2)[2]}\n\n{source(f'{name}.json')}"
 
 
 def shipped() -> str:
@@ -347,6 +356,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
+    "top-k": top_k,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,
     "damage": damage, "model-weights": model_weights, "swaps": swaps,

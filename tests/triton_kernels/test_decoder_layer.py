@@ -54,9 +54,18 @@ def test_equals_the_reference(device, case):
         assert (own[name].cpu()[untouched] == 0).all(), "other slots and sequences are left alone"
 
 
+def close_rows(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    assert_close(actual, expected, ROWS[torch.float32])
+    return True
+
+
 @pytest.mark.parametrize("case", ["one part", "parts"])
 def test_packed_rows_have_the_bits_of_whole_ones(device, case):
-    """Each row as where every sequence carries all slots; slots that nobody carries stay as they were."""
+    """Each row as where every sequence carries all slots; slots that nobody carries stay as they were.
+
+    Bit for bit on a GPU; the interpreter's products are NumPy's, whose sums depend on their number on some CPUs.
+    """
+    same = torch.equal if device.type == "cuda" else close_rows
     from caw.triton_kernels.decoder_layer import decoder_layer
 
     torch.manual_seed(5)
@@ -71,10 +80,10 @@ def test_packed_rows_have_the_bits_of_whole_ones(device, case):
     whole, packed = on(given, device), on({**given, **few, "rows": rows}, device)
     expected, actual = decoder_layer(**whole), decoder_layer(**packed)
     assert actual.shape == few["hidden"].shape
-    assert torch.equal(actual[:, 0].cpu(), expected.cpu()[rows, slots])
+    assert same(actual[:, 0].cpu(), expected.cpu()[rows, slots])
     for name in ("k_scratch", "v_scratch"):
         mine, theirs = packed[name].cpu(), whole[name].cpu()
-        assert torch.equal(mine[rows, 1 + slots], theirs[rows, 1 + slots])
+        assert same(mine[rows, 1 + slots], theirs[rows, 1 + slots])
         mine[rows, 1 + slots] = 0
         assert (mine == 0).all()
     reference = decoder_layer_ref(**wide({**given, **few, "rows": rows}))
