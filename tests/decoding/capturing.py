@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -189,3 +189,16 @@ def _networks(step: DeviceStep) -> list[torch.nn.Module]:
         return []
     step.step.evaluator = copy.deepcopy(step.step.evaluator)
     return list(step.step.evaluator.modules())
+
+
+def replays_go_on_as(made: Sequence[tuple[Any, Any]]) -> None:
+    """Record the first call of the second step and replay it: every time the tokens of the first step, which runs."""
+    (decoder, plain), (other, recorded) = made
+    with torch.inference_mode(), other.attention, Recording() as graph:
+        recorded()
+    with torch.inference_mode(), decoder.attention:
+        plain()
+        for _ in range(9):
+            graph.replay()
+            plain()
+            assert torch.equal(newest(plain).tokens, newest(recorded).tokens)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import prompt
-from decoding.capturing import HostData, Recording, fake_step, newest, started
+from decoding.capturing import HostData, fake_step, replays_go_on_as, started
 from decoding.running import make_decoder, run
 from decoding.test_step import SAMPLING, capacity_policy
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -103,16 +103,7 @@ def test_a_scheme_keeps_no_table_unless_it_is_placed() -> None:
 
 @pytest.mark.parametrize("name", ["transformers", "temperature", "synthid", "payload"])
 def test_replay_at_other_lengths(llama: Any, name: str) -> None:
-    made = [started(llama, PROMPTS, FORMATS[name], capacity_policy(llama), slots=2) for _ in range(2)]
-    (decoder, plain), (other, recorded) = made
-    with torch.inference_mode(), other.attention, Recording() as graph:
-        recorded()
-    with torch.inference_mode(), decoder.attention:
-        plain()
-        for _ in range(9):
-            graph.replay()
-            plain()
-            assert torch.equal(newest(plain).tokens, newest(recorded).tokens)
+    replays_go_on_as([started(llama, PROMPTS, FORMATS[name], capacity_policy(llama), slots=2) for _ in range(2)])
 
 
 class Own(green_list.GreenList):
