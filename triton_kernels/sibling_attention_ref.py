@@ -158,40 +158,23 @@ def drafted_attention_ref(
     Returns:
         [B, H, R, D] in q's dtype; computed in float32, or in float64 where q is.
     """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    (batch, heads, count, _), (kv_heads, size) = q.shape, k_cache.shape[1:3]
-    group = heads // kv_heads
-    keys, values = (
-        torch.cat([cache, own], dim=2).to(wide).repeat_interleave(group, dim=1)
-        for cache, own in ((k_cache, k_own), (v_cache, v_own))
-    )
-    scores = q.to(wide) @ keys.transpose(2, 3) * scale  # [B, H, R, S + R]
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    steps, seen = chain_steps(count, drafts, q.device), chain_mask(count, drafts, q.device)
-    place = torch.arange(size, device=q.device)
-    prefix = (place[None] < lengths[:, None])[:, None].expand(-1, count, -1)
-    if window is not None:
-        prefix = prefix & (place > lengths[:, None, None] + steps[:, None] - window)
-        seen = seen & (steps[:, None] - steps[None] < window)
-    visible = torch.cat([prefix, seen.expand(batch, -1, -1)], dim=2)[:, None]
-    scores = scores.masked_fill(~visible, -torch.inf)
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.to(wide).view(1, heads, 1, 1).expand(batch, -1, count, 1)], dim=3)
-    weights = scores.softmax(dim=-1)[..., : size + count]
-    # beyond `lengths` the cache may hold anything, NaN included, and 0 * NaN is NaN
-    used = visible.any(dim=2)[..., None]
-    return (weights @ values.masked_fill(~used, 0)).to(q.dtype)
+    candidates, sequences = q.shape[2] - drafts, torch.arange(q.shape[0], device=q.device)
+    extras = scale, window, softcap, sinks
+    out = [sibling_attention_ref(q[:, :, :candidates], k_cache, v_cache,
+                                 k_own[:, :, :candidates], v_own[:, :, :candidates], lengths, *extras)]  # fmt: skip
+    if drafts:  # ancestors are put where they would lie once committed
+        keys, values = (torch.cat([x, torch.zeros_like(x_own[:, :, :drafts])], dim=2)
+                        for x, x_own in ((k_cache, k_own), (v_cache, v_own)))  # fmt: skip
+    for behind in range(drafts):
+        own, before = candidates + behind, candidates + behind - 1 if behind else 0
+        keys[sequences, :, lengths + behind] = k_own[:, :, before]
+        values[sequences, :, lengths + behind] = v_own[:, :, before]
+        at = slice(own, own + 1)
+        out.append(sibling_attention_ref(q[:, :, at], keys, values, k_own[:, :, at], v_own[:, :, at],
+                                         lengths + behind + 1, *extras))  # fmt: skip
+    return torch.cat(out, dim=2)
 
 
 def chain_steps(count: int, drafts: int, device: torch.device) -> torch.Tensor:
     """How far behind the prefix each of `count` rows stands, int64 [R]: candidates 0, drafts 1, 2, …"""
     return (torch.arange(count, device=device) - (count - drafts - 1)).clamp_min(0)
-
-
-def chain_mask(count: int, drafts: int, device: torch.device) -> torch.Tensor:
-    """Which row (first index) sees which, bool [R, R]."""
-    row = torch.arange(count, device=device)
-    steps = chain_steps(count, drafts, device)
-    on_chain = (row == 0) | (steps > 0)
-    return (row[:, None] == row[None]) | (on_chain[None] & (steps[None] < steps[:, None]))

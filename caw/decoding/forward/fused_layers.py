@@ -113,7 +113,8 @@ class FusedLayer:
         """Whether the operator takes the weights that the layer has now; looked at closely only where they are new."""
         weights = self.weights
         if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
-            self._weights, self._usable = weights, all(map(_plain, weights)) and _one_kind(weights)
+            known = all(plain(weight) and dtypes_on(weight) for weight in weights)
+            self._weights, self._usable = weights, known and _one_kind(weights)
         return self._usable and weights[0].dtype in dtypes_on(weights[0])
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -205,10 +206,10 @@ def _one_kind(weights: list[torch.Tensor]) -> bool:
     return len(kinds) == 1 or kinds == {torch.float32, torch.uint8}
 
 
-def _plain(weight: torch.Tensor) -> bool:
+def plain(weight: torch.Tensor) -> bool:
     """Dense numbers in memory, no quantised or otherwise wrapped tensor."""
     own = type(weight) in (torch.Tensor, torch.nn.Parameter) and type(weight.data) is torch.Tensor
-    return own and bool(dtypes_on(weight)) and weight.is_contiguous()
+    return own and weight.is_contiguous()
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 from caw import ops
-from caw.decoding.forward.fused_layers import dtypes_on, few_enough, fused_forwards
+from caw.decoding.forward.fused_layers import dtypes_on, few_enough, fused_forwards, plain
 from caw.decoding.forward.fused_stack import Installed, with_stacks
 
 
@@ -97,7 +97,7 @@ class _Transposed:
 
 def _fits(x: torch.Tensor, weight: torch.Tensor) -> bool:
     fits = few_enough(x) and weight.numel() > 0 and weight.dtype in dtypes_on(weight) and weight.dtype == x.dtype
-    return fits and weight.is_contiguous() and type(weight.data) is torch.Tensor
+    return fits and plain(weight)
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

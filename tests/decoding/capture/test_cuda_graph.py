@@ -72,7 +72,7 @@ def test_no_host_read(llama: Any, watermark: str | None, policy: str, sampling: 
 
 def test_whole_layers_read_nothing_back(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: each layer is one operator."""
-    monkeypatch.setattr(fused_layers, "_plain", lambda weight: True)  # fake ones are
+    monkeypatch.setattr(fused_layers, "plain", lambda weight: True)  # fake ones are
     monkeypatch.setattr(fused_stack, "_alike", lambda body, layers: False)  # all of them as one are a CPU's
     decoder, step = started(llama, PROMPTS, kept("lefthash"), capacity_policy(llama))
     mode = FakeTensorMode()
