@@ -98,7 +98,7 @@ class Decoder:
         if isinstance(self.step, FixedStep):
             rounds = DraftRounds if self.plan.drafts else RunAhead
             return rounds(self.step, self.state, self.cache, self.report, self.kept)
-        return self.step.caller(self.state, self.cache)
+        return self.step.caller(self.state, self.cache, lambda: bool(self.waiting) or self.plan.keep_rows)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels are launched on the current device, which need not be the model's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -89,8 +89,8 @@ class EagerStep(Step):
         """Candidate chosen[b] (int64 [B]) joins the cache where moved (bool [B])."""
         cache.commit(chosen, moved)
 
-    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
-        """What calls this step."""
+    def caller(self, state: DecodeState, cache: SiblingCache, followed: Callable[[], bool]) -> StepByStep:
+        """What calls this step; followed: whether other texts wait for a place in the batch now."""
         return StepByStep(self, state, cache)
 
 

@@ -1,7 +1,8 @@
-"""What a row more costs a forward, measured while texts are made.
+"""What drafts cost, measured while texts are made: a row more in a step, and deciding behind one.
 
-A seventh of a forward with 4-bit weights, where unpacking and arithmetic weigh, a fiftieth with bfloat16 weights of a
-larger model, where reading does.
+A row is a seventh of a step with 4-bit weights, where unpacking and arithmetic weigh, a fiftieth with bfloat16 weights
+of a larger model, where reading does. Deciding behind a draft takes about as long for a small model as for a large one:
+a fiftieth of a step of the demo model. With several texts at once that weighs, as a right draft saves a part of a step.
 """
 
 from __future__ import annotations
@@ -11,52 +12,76 @@ from statistics import median
 from typing import Any
 from weakref import WeakKeyDictionary
 
-ROW = 0.05  # share of a forward of one row, as long as nothing is known
-TRUSTED = 16.0  # what that counts as: forwards times the square of their rows' distance from the mean
+ROW = 0.05  # share of a step of one row, as long as nothing is known
+TRUSTED = 16.0  # what that counts as: steps times the square of their rows' distance from the mean
 LEAST, GREATEST = 0.005, 0.4
-KEPT = 64  # forwards that count; without drafts among them it is ROW again, so that a wrong price is found out
+KEPT = 64  # steps that count; without drafts among them it is ROW again, so that a wrong price is found out
+DECISION = 0.01  # share of a step that a decision behind a draft takes, as long as nothing is known
+DECISIONS = 8.0  # how many of them that counts as
+OFTEN = 8  # steps after which prices are worked out again
 
 
 class RowPrice:
-    """A line through the times of the last forwards by their rows; of each number of rows the median counts.
+    """A line through the times of the last steps by their rows; of each number of rows the median counts.
 
-    Texts do not depend on it, only how many drafts are carried.
+    Texts do not depend on it, only how many drafts are carried. Times are the thread's own, as others may keep the
+    machine busy.
     """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)
-        self._share: float | None = None
+        self._decided: deque[tuple[int, float]] = deque(maxlen=KEPT)
+        self._known, self._since = (ROW, DECISION), OFTEN
 
     def saw(self, rows: int, seconds: float) -> None:
-        """A forward of so many rows took so long: of the thread's own time, as others may keep the machine busy."""
+        """A step that made a forward of so many rows, and decided what it would without drafts, took so long."""
         self._seen.append((rows, seconds))
-        self._share = None
+        self._since += 1
+
+    def decided(self, texts: int, seconds: float) -> None:
+        """Deciding behind a draft of each of so many texts, or seeing that it is wrong, took so long."""
+        self._decided.append((texts, seconds))
 
     @property
     def share(self) -> float:
-        """What a row costs, as a share of a forward of one row."""
-        if self._share is None:
-            self._share = min(max(self._line(), LEAST), GREATEST)
-        return self._share
+        """What a row costs, as a share of a step of one row."""
+        return self._prices()[0]
 
-    def _line(self) -> float:
+    @property
+    def decision(self) -> float:
+        """What a decision behind a draft costs a text, as a share of a step of one row."""
+        return self._prices()[1]
+
+    def _prices(self) -> tuple[float, float]:
+        if self._since >= OFTEN:
+            share, one = self._line()
+            texts, seconds = (sum(column) for column in zip(*self._decided, strict=True)) if self._decided else (0, 0.0)
+            found = seconds / one if one > 0 else DECISION * texts
+            decision = (DECISION * DECISIONS + found) / (DECISIONS + texts)
+            self._known, self._since = (min(max(share, LEAST), GREATEST), min(decision, GREATEST)), 0
+        return self._known
+
+    def _line(self) -> tuple[float, float]:
+        """What a row costs, and seconds of a step of one row."""
         times: dict[int, list[float]] = {}
         for rows, seconds in self._seen:
             times.setdefault(rows, []).append(seconds)
         points = [(rows, median(found), len(found)) for rows, found in times.items()]
-        count = sum(weight for *_, weight in points)
-        mean = sum(rows * weight for rows, _, weight in points) / max(count, 1)
+        count = max(sum(weight for *_, weight in points), 1)
+        mean = sum(rows * weight for rows, _, weight in points) / count
+        usual = sum(weight * seconds for _, seconds, weight in points) / count
         spread = sum(weight * (rows - mean) ** 2 for rows, _, weight in points)
         if not spread:
-            return ROW
+            return ROW, usual / (1 + ROW * (mean - 1))
         slope = sum(weight * (rows - mean) * seconds for rows, seconds, weight in points) / spread
-        one = sum(weight * seconds for _, seconds, weight in points) / count - slope * (mean - 1)
+        one = usual - slope * (mean - 1)
         found = slope / one if one > 0 else GREATEST
-        return (ROW * TRUSTED + min(max(found, LEAST), GREATEST) * spread) / (TRUSTED + spread)
+        share = (ROW * TRUSTED + min(max(found, LEAST), GREATEST) * spread) / (TRUSTED + spread)
+        return share, usual / (1 + share * (mean - 1))
 
 
 def price_for(model: Any) -> RowPrice:
-    """That of the model's forwards in this process so far."""
+    """That of the model's steps in this process so far."""
     return _prices.setdefault(model, RowPrice())
 
 

@@ -24,14 +24,16 @@ class Proposer:
         self.costly = getattr(drafter, "cost", 0.0) > 0
         self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
 
-    def chain(self, sequence: ActiveSequence, candidates: Sequence[int], batch: int) -> tuple[Chain, int]:
-        """(a draft behind one of the candidates of the next position, its trust), with `batch` texts in the forward.
+    def chain(
+        self, sequence: ActiveSequence, candidates: Sequence[int], batch: int, saves: float | None = None
+    ) -> tuple[Chain, int]:
+        """(a draft behind one of the candidates of the next position, its trust); batch, saves: see `Width.of`.
 
         Never longer than what the text may still have behind that position.
         """
         most = min(self.width.most, sequence.request.budget - len(sequence.tokens) - 1)
         if self.costly:
-            most = min(most, self.width.of(0, batch))
+            most = min(most, self.width.of(0, batch, saves))
         if most < 1 or not candidates:
             return Chain(), 0
         follower = self._follower(sequence)
@@ -40,7 +42,7 @@ class Proposer:
         guess = guesses[root]
         if not guess.tokens:
             return Chain(), 0
-        tokens = self._known(guess.tokens[: min(most, self.width.of(guess.trust, batch))])
+        tokens = self._known(guess.tokens[: min(most, self.width.of(guess.trust, batch, saves))])
         return Chain(root, tokens), guess.trust
 
     def saw(self, trust: int, drafted: int, accepted: int) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from caw.decoding.drafts.ahead import Ahead
+from caw.decoding.drafts.lead import saved_by_each
 from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.eager_step import EagerStep, StepByStep
@@ -33,21 +34,25 @@ Rows = Sequence[ActiveSequence | None]
 
 
 class DraftStep(EagerStep):
-    """proposer: which drafts to carry. price: told how long forwards take. rows: the sequences of the state's rows."""
+    """proposer: which drafts to carry. price: told what takes how long. rows: the sequences of the state's rows.
+    followed: whether other texts wait for a place in the batch."""
 
     def __init__(self, model: Any, plan: Plan, proposer: Proposer, price: RowPrice) -> None:
         super().__init__(model, plan)
         self.proposer, self.price, self.beside = proposer, price, plan.slots - 1
         self.rows: Rows = ()
+        self.followed = True
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
         self._ahead: Ahead | None = None
         self._walking: torch.Tensor | None = None  # the rows that go on without a forward, int64 [M]
+        self._carried, self._guessed = 0, 0.0  # rows of the last forward, and seconds that guessing took
 
     def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
         """One forward and the first token that it decides; texts that end rest in the state."""
-        self.rows, self._tree, self._ahead = rows, None, None
+        self.rows, self._tree, self._ahead, start = rows, None, None, time.thread_time()
         result = self.take(state, cache)
         state.finish(result.tokens, result.emitted)
+        self.price.saw(self._carried, time.thread_time() - start - self._guessed)
         return result
 
     def go_on(self, state: DecodeState, cache: SiblingCache) -> Iterator[StepResult]:
@@ -55,10 +60,16 @@ class DraftStep(EagerStep):
 
         Whoever reads them may end texts, or change what is asked of the next token, between any two.
         """
-        while self._ahead is not None and (result := self._walk(state, cache, self._ahead)) is not None:
+        ahead = self._ahead
+        while ahead is not None and (texts := sum(map(bool, ahead.drafts))):
+            start = time.thread_time()
+            result = self._walk(state, cache, ahead)
+            self.price.decided(texts, time.thread_time() - start)
+            if result is None:
+                break
             yield result
-        if self._ahead is not None:
-            for trust, drafted, accepted in self._ahead.outcomes(state.active.tolist()):
+        if ahead is not None:
+            for trust, drafted, accepted in ahead.outcomes(state.active.tolist()):
                 self.proposer.saw(trust, drafted, accepted)
 
     def _walk(self, state: DecodeState, cache: SiblingCache, ahead: Ahead) -> StepResult | None:
@@ -76,6 +87,7 @@ class DraftStep(EagerStep):
             if not state.active.any():
                 return None
             step = self.look_ahead if self.plan.looks_ahead else self.choose_first
+            state.pending.masked_fill_(~state.active, 0)  # nothing is evaluated for a row that waits
             self.slots, self._walking = 1, state.active.nonzero()[:, 0]
             try:
                 result = step(state, cache, ladder)
@@ -96,15 +108,16 @@ class DraftStep(EagerStep):
             return self._ahead.logits, self._ahead.first
         numbers = torch.where(state.active, counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
-        chains, trusts = self._propose(own)
         start = time.thread_time()
+        chains, trusts = self._propose(own)
+        self._guessed = time.thread_time() - start
         if not any(chain.tokens for chain in chains):
             logits, first = super().forward(state, cache, candidates, counts)
         else:
             tree = DraftTree.of(own, chains, cache.lengths.tolist())
             self._tree = tree, chains, trusts
             logits, first = forward_drafted(self.model, cache, tree), tree.first
-        self.price.saw(logits.shape[0], time.thread_time() - start)
+        self._carried = logits.shape[0]
         return logits, first
 
     def record(self, logits: torch.Tensor, rows: torch.Tensor | None = None) -> Record:
@@ -118,11 +131,12 @@ class DraftStep(EagerStep):
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
         """A draft and its trust for every row."""
-        batch = sum(map(bool, candidates))
-        found = [
-            self.proposer.chain(sequence, own, batch) if sequence is not None and own else (Chain(), 0)
-            for sequence, own in zip(self.rows, candidates, strict=True)
-        ]
+        carried = [n for n, (sequence, own) in enumerate(zip(self.rows, candidates, strict=True)) if sequence and own]
+        texts = [sequence for n in carried if (sequence := self.rows[n]) is not None]
+        saves = saved_by_each([sequence.remaining for sequence in texts], followed=self.followed)
+        found: list[tuple[Chain, int]] = [(Chain(), 0)] * len(candidates)
+        for n, sequence, share in zip(carried, texts, saves, strict=True):
+            found[n] = self.proposer.chain(sequence, candidates[n], len(texts), share)
         for sequence, own, (chain, _) in zip(self.rows, candidates, found, strict=True):
             if sequence is not None and own and sequence.trace.drafts is not None:
                 sequence.trace.drafts.add(len(own), len(chain.tokens))
@@ -154,8 +168,8 @@ class DraftStep(EagerStep):
         else:
             super().join(cache, chosen, moved)
 
-    def caller(self, state: DecodeState, cache: SiblingCache) -> StepByStep:
-        return DraftByDraft(self, state, cache)
+    def caller(self, state: DecodeState, cache: SiblingCache, followed: Callable[[], bool]) -> StepByStep:
+        return DraftByDraft(self, state, cache, followed)
 
 
 @contextlib.contextmanager
@@ -177,8 +191,9 @@ def _only(state: DecodeState, rows: torch.Tensor) -> Iterator[None]:
 class DraftByDraft(StepByStep):
     """Calls the step; what a forward decides is read token by token."""
 
-    def __init__(self, step: DraftStep, state: DecodeState, cache: SiblingCache) -> None:
+    def __init__(self, step: DraftStep, state: DecodeState, cache: SiblingCache, followed: Callable[[], bool]) -> None:
         super().__init__(step, state, cache)
+        self.followed = followed
         self._before: Rows = ()
 
     def advance(self, rows: Rows) -> Iterator[tuple[StepResult, Rows]]:
@@ -189,6 +204,7 @@ class DraftByDraft(StepByStep):
         assert isinstance(self.step, DraftStep)
         kept = list(rows)
         self._leave(kept)
+        self.step.followed = self.followed()
         first = self.step.start(self.state, self.cache, kept)
         return ((result, kept) for result in itertools.chain([first], self.step.go_on(self.state, self.cache)))
 

@@ -20,8 +20,11 @@ class Width(ABC):
     most: int
 
     @abstractmethod
-    def of(self, trust: int, batch: int) -> int:
-        """Tokens to carry of a guess of this trust, with `batch` texts in the forward."""
+    def of(self, trust: int, batch: int, saves: float | None = None) -> int:
+        """Tokens to carry of a guess of this trust, with `batch` texts in the forward.
+
+        saves: what share of a step a right token saves, None = 1 / batch.
+        """
 
     def saw(self, trust: int, drafted: int, accepted: int) -> None:
         """The first `accepted` of `drafted` tokens were right."""
@@ -34,18 +37,18 @@ class Always(Width):
     def __init__(self, most: int) -> None:
         self.most = most
 
-    def of(self, trust: int, batch: int) -> int:
+    def of(self, trust: int, batch: int, saves: float | None = None) -> int:
         return self.most
 
 
 class Paying(Width):
-    """The number that gives the most tokens a second, if a row costs a fixed share of a forward.
+    """The number that gives the most tokens a second, if a row and a decision cost fixed shares of a step.
 
     Each token of a guess is taken to be right with the same chance, that of its trust. A draft of d tokens then gives
-    p + p^2 + … + p^d more tokens.
+    p + p^2 + … + p^d more tokens, for d rows and 1 + p + … + p^(d-1) decisions.
 
-    price: of a row. guess: what guessing a token costs besides, as a share of a forward. expected: shares of right
-    guesses by trust, to begin with.
+    price: of rows and decisions. guess: what guessing a token costs besides, as a share of a step. expected: shares of
+    right guesses by trust, to begin with.
     """
 
     def __init__(
@@ -60,13 +63,15 @@ class Paying(Width):
         prior, weight = (self.expected[trust], EXPECTED_WEIGHT) if trust in self.expected else (PRIOR, WEIGHT)
         return (self._right.get(trust, 0.0) + prior * weight) / (self._tried.get(trust, 0.0) + weight)
 
-    def of(self, trust: int, batch: int) -> int:
+    def of(self, trust: int, batch: int, saves: float | None = None) -> int:
         share, row = self.share(trust), self.price.share
-        price = (row + self.guess) * batch / (1 + row * (batch - 1))
-        best, number, expected = WORTH, 0, 1.0
+        # a step of one row, as a share of what this text's token saves of a step of all
+        part = 1 / ((saves or 1 / batch) * (1 + row * (batch - 1)))
+        price, decision = (row + self.guess) * part, self.price.decision * part
+        best, number, decided, expected = WORTH, 0, 0.0, 1.0
         for count in range(1, self.most + 1):
-            expected += share**count
-            speed = expected / (1 + price * count)
+            decided, expected = expected, expected + share**count
+            speed = expected / (1 + price * count + decision * decided)
             if speed > best:
                 best, number = speed, count
         if not number:

@@ -23,9 +23,12 @@ MISTAKES: dict[str, Any] = {
 
 
 class Steady(RowPrice):
-    """What a row costs as long as nothing is known."""
+    """What is taken to cost how much as long as nothing is known."""
 
     def saw(self, rows: int, seconds: float) -> None:
+        return
+
+    def decided(self, texts: int, seconds: float) -> None:
         return
 
 

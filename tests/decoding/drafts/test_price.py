@@ -1,4 +1,4 @@
-"""What a row costs, from the times of forwards."""
+"""What a row and a decision cost, from the times of steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from caw.decoding.drafts.price import GREATEST, KEPT, LEAST, ROW, RowPrice, _prices, price_for
+from caw.decoding.drafts.price import DECISION, GREATEST, KEPT, LEAST, OFTEN, ROW, RowPrice, _prices, price_for
 
 
 def told(times: list[tuple[int, float]]) -> float:
@@ -37,6 +37,29 @@ def test_it_stays_within_bounds() -> None:
 def test_a_wrong_price_is_forgotten() -> None:
     assert told([(1, 0.1), (9, 0.9)] * 9) > 3 * ROW
     assert told([(1, 0.1), (9, 0.9)] * 9 + [(1, 0.1)] * KEPT) == ROW
+
+
+def test_a_decision_as_a_share_of_a_step() -> None:
+    price = RowPrice()
+    assert price.decision == DECISION
+    for rows in (1, 5, 9, 3) * 12:
+        price.saw(rows, 0.03 * (1 + 0.1 * (rows - 1)))
+        price.decided(3, 3 * 0.0012)
+    assert price.share == pytest.approx(0.1, rel=0.1)
+    assert price.decision == pytest.approx(0.04, rel=0.15), "of one row's step, for one text"
+    for _ in range(KEPT):
+        price.saw(4, 0.0)
+        price.decided(1, 1.0)
+    assert price.decision <= GREATEST, "where steps take no time at all"
+
+
+def test_prices_are_worked_out_now_and_then() -> None:
+    price = RowPrice()
+    assert price.share == ROW
+    for turn in range(OFTEN):
+        assert price.share == ROW
+        price.saw(1 + 8 * (turn % 2), 0.1 + 0.4 * (turn % 2))
+    assert price.share > 2 * ROW
 
 
 def test_one_for_each_model() -> None:

@@ -18,6 +18,8 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding.drafts.lead import saved_by_each
+from caw.decoding.drafts.price import RowPrice
 from caw.policies import Deficit, Target
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -69,6 +71,47 @@ def test_right_drafts_save_forwards(llama: Any, watermark: str | None) -> None:
         assert counts.drafted == counts.accepted and counts.acceptance == 1.0
         assert counts.passes + counts.accepted == counts.rows == len(trace.tokens) > 2 * counts.passes
         assert trace.tokens_per_pass == len(trace.tokens) / counts.passes
+
+
+class Told(RowPrice):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[int, float]] = []
+        self.decisions: list[tuple[int, float]] = []
+
+    def saw(self, rows: int, seconds: float) -> None:
+        self.steps.append((rows, seconds))
+
+    def decided(self, texts: int, seconds: float) -> None:
+        self.decisions.append((texts, seconds))
+
+
+@pytest.mark.parametrize("watermark", [None, "lefthash"])
+def test_the_price_is_told_what_took_how_long(llama: Any, watermark: str | None, monkeypatch: Any) -> None:
+    told = Told()
+    monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: told)
+    chosen = MARKS[watermark] if watermark else None
+    counts = [trace.drafts for trace in same(llama, chosen, None, ["right"], rows=ROWS[:1] * 3).traces]
+    assert sum(rows for rows, _ in told.steps) == sum(count.rows for count in counts)
+    assert sum(texts for texts, _ in told.decisions) == sum(count.accepted for count in counts), "all are right"
+    assert all(seconds > 0 for _, seconds in told.steps + told.decisions)
+
+
+def test_it_knows_whether_other_texts_wait(llama: Any, monkeypatch: Any) -> None:
+    """Six texts in three places: from the last refill on none waits any more."""
+    seen: list[tuple[list[int], bool]] = []
+
+    def noted(remaining: list[int], *, followed: bool) -> list[float]:
+        seen.append((remaining, followed))
+        return saved_by_each(remaining, followed=followed)
+
+    monkeypatch.setattr("caw.decoding.drafts.step.saved_by_each", noted)
+    same(llama, None, None, ["right"], rows=[ROWS[0]] * 6)
+    followed = [waits for _, waits in seen]
+    assert followed == sorted(followed, reverse=True) and {True, False} == set(followed)
+    assert seen[0] == ([14] * 3, True) and min(min(remaining) for remaining, _ in seen) >= 1
 
 
 @pytest.mark.parametrize("name", CONFIGS)

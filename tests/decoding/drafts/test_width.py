@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from caw.decoding.drafts.price import RowPrice
+from caw.decoding.drafts.price import DECISION, ROW, RowPrice
 from caw.decoding.drafts.width import Always, Paying
 
 
@@ -32,12 +34,21 @@ def test_fewer_where_other_texts_pay_too() -> None:
     assert widths == sorted(widths, reverse=True) and widths[0] > widths[-1]
 
 
+def test_by_what_a_right_token_saves() -> None:
+    width = Paying(10, RowPrice())
+    assert width.of(1, 4) == width.of(1, 4, 0.25)
+    widths = [width.of(1, 4, saves) for saves in (0.03, 0.125, 0.25, 0.6)]
+    assert widths == sorted(widths) and widths[0] == 0 < widths[1] < widths[-1]
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_number_with_the_greatest_speed(share: float) -> None:
     width = Paying(10, RowPrice())
     for trial in range(400):
         width.saw(1, 1, int(trial % 10 < 10 * share))
-    speeds = [sum(width.share(1) ** k for k in range(count + 1)) / (1 + 0.05 * count) for count in range(11)]
+    tokens = [sum(width.share(1) ** k for k in range(count + 1)) for count in range(11)]
+    speeds = [1.0, *(after / (1 + ROW * count + DECISION * before)
+                     for count, (before, after) in enumerate(itertools.pairwise(tokens), 1))]  # fmt: skip
     best = max(range(11), key=lambda count: speeds[count])
     assert width.of(1, 1) == (best if speeds[best] > 1.02 else 0)
     assert width.share(1) == pytest.approx(share, abs=0.1)
@@ -62,6 +73,16 @@ def test_what_a_drafter_expects_is_where_it_begins() -> None:
     for _ in range(60):
         width.saw(2, 4, 4)
     assert width.share(2) > 0.85, "but not where it stays"
+
+
+def test_costly_decisions_are_made_less_often() -> None:
+    dear = RowPrice()
+    for _ in range(40):
+        dear.saw(1, 0.01)
+        dear.decided(1, 0.003)
+    assert dear.decision == pytest.approx(0.3, rel=0.25) and dear.share == RowPrice().share
+    assert Paying(10, dear).of(1, 1) < Paying(10, RowPrice()).of(1, 1)
+    assert Paying(10, dear).of(1, 8) == 0 < Paying(10, RowPrice()).of(1, 8), "a right draft saves an eighth of a step"
 
 
 def test_costly_rows_and_guesses_are_carried_less() -> None:
