@@ -14,6 +14,9 @@ from caw.testing import assert_close
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
 
+ROWS = (*range(1, 18), 24, 31, 32, 33, 64, 96)
+
+
 def arguments(
     batch: int = 2,
     candidates: int = 2,
@@ -101,13 +104,16 @@ def test_bfloat16() -> None:
         assert_close(a, b.to(torch.bfloat16), "layer/bfloat16")
 
 
-def test_rows_do_not_depend_on_their_neighbours() -> None:
-    given = arguments(batch=3)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"head_norms": True, "biases": True, "window": 5}], ids=str)
+def test_rows_do_not_depend_on_their_neighbours(options: dict[str, Any], dtype: torch.dtype) -> None:
+    given = arguments(batch=96, candidates=1, width=40, wide=72, size=70, dtype=dtype, **options)
     together = ops.decoder_layer(**given)
-    for b in range(3):
-        one = {k: v[b : b + 1] if k in ("hidden", "cos", "sin", "k_cache", "v_cache", "lengths") else v
-               for k, v in given.items()}  # fmt: skip
-        assert torch.equal(ops.decoder_layer(**one)[0], together[b])
+    for rows in ROWS:
+        for part in (slice(0, rows), slice(96 - rows, 96)):
+            some = {k: v[part] if k in ("hidden", "cos", "sin", "k_cache", "v_cache", "lengths") else v
+                    for k, v in given.items()}  # fmt: skip
+            assert torch.equal(ops.decoder_layer(**some), together[part]), rows
 
 
 def packed(given: dict[str, Any], counts: tuple[int, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from caw import ops
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.testing import assert_close
-from tests.csrc.test_decoder_layer import arguments
+from tests.csrc.test_decoder_layer import ROWS, arguments
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
@@ -54,6 +54,33 @@ def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: tor
             siblings[0], *prefix, siblings[1], siblings[2], torch.tensor([at]), 0.2, **OPTIONS[option]
         )
         assert torch.equal(beside[:, :, :1], step), "a sibling changes nothing"
+
+
+@DTYPES
+@pytest.mark.parametrize("option", ["plain", "window"])
+def test_attention_of_any_number_of_rows(option: str, dtype: torch.dtype) -> None:
+    """Candidates of 96 sequences, and drafts behind one another, some of them beyond 512 tokens."""
+    cache, lengths = torch.randn(2, 96, KV_HEADS, 530, DIM).to(dtype), torch.arange(96) * 37 % 531
+    own = [torch.randn(96, heads, 1, DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    at, chain = torch.full((96,), 5), torch.arange(434, 530)
+
+    def siblings(part: slice) -> torch.Tensor:
+        given = [x[part] for x in (own[0], cache[0], cache[1], own[1], own[2], lengths)]
+        return ops.sibling_attention(*given, 0.2, **OPTIONS[option])
+
+    def packed(part: slice) -> torch.Tensor:
+        given = (own[0][part], cache[0], cache[1], own[1][part], own[2][part], lengths)
+        return ops.sibling_attention_packed(*given, torch.arange(96)[part], 0.2, **OPTIONS[option])
+
+    def drafts(part: slice) -> torch.Tensor:
+        given = (own[0][part], cache[0], cache[1], own[1][part], own[2][part], chain[part], at[part])
+        return ops.prefix_attention(*given, 0.2, **OPTIONS[option])
+
+    for rows_of in (siblings, packed, drafts):
+        together = rows_of(slice(0, 96))
+        for rows in ROWS:
+            for part in (slice(0, rows), slice(96 - rows, 96)):
+                assert torch.equal(rows_of(part), together[part]), rows
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -116,6 +143,17 @@ def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> 
         assert torch.equal(found[0, 0], whole[2, at])
         for kept, name in zip(scratch, cache, strict=True):
             again[name][1, :, at] = kept[0, 0]
+
+
+@DTYPES
+@pytest.mark.parametrize("options", [{}, {"window": 20}], ids=str)
+def test_any_number_of_rows_behind_one_another(options: dict[str, Any], dtype: torch.dtype) -> None:
+    given = prompt(97, dtype=dtype, head_norms=True, width=40, wide=72, **options)
+    whole = ops.prefill_layer(**given)
+    for count in ROWS:
+        last = {name: given[name][:, -count:] for name in ("hidden", "cos", "sin")}
+        last |= {name: given[name][-count:] for name in ("rows", "positions")}
+        assert torch.equal(ops.prefill_layer(**{**given, **last}), whole[:, -count:]), count
 
 
 @pytest.mark.parametrize(

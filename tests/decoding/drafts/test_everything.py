@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import CONFIGS, build
+from decoding.architectures import CONFIGS, EOS, build
 from decoding.drafts.test_step import MIXED, same
-from decoding.mixing import FOREIGN
+from decoding.mixing import FOREIGN, ROWS, rows_for, texts
+from decoding.mixing import PROMPTS as TEXTS
+from decoding.running import run
 from decoding.test_step import POLICIES, WATERMARKS
 from pairwise import pairwise
 
@@ -30,6 +32,22 @@ def test_every_mark_and_policy(llama: Any, watermark: str | None, batch: int) ->
     chosen = MARKS[watermark] if watermark else None
     for policy in POLICIES if watermark else ["full"]:
         same(llama, chosen, POLICIES[policy](llama) if chosen else None, MIXED, batch)
+
+
+@pytest.mark.parametrize("watermark", [None, *MARKS])
+def test_other_branchings_make_the_texts_that_drafts_made(llama: Any, watermark: str | None) -> None:
+    """They carry none themselves."""
+    chosen = MARKS[watermark] if watermark else None
+    for policy in POLICIES if watermark else ["full"]:
+        law = POLICIES[policy](llama) if chosen else None
+        drafted = same(llama, chosen, law, MIXED)
+        rows = rows_for(chosen, ROWS)
+        for branching in ("sequential", "batch"):
+            done = run(
+                llama, TEXTS[: len(rows)], chosen, law, rows=rows, batch=3, eos_token_ids=(EOS,), max_new_tokens=14,
+                slots=2, branching=branching,
+            )  # fmt: skip
+            assert texts(done) == texts(drafted), (policy, branching)
 
 
 @pytest.mark.parametrize("name, watermark", pairwise(CONFIGS, WATERMARKS))
