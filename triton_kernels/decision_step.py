@@ -113,7 +113,7 @@ def _decision_kernel(
     BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
-    """One sequence. Without POSITIONS the strength is given, or 0."""
+    """One sequence. Without POSITIONS its strength is beta * factor, or 0 where what is given is not above theta."""
     i_b = tl.program_id(0).to(tl.int64)
     o_m = tl.arange(0, BLOCK_M)
     p_candidate = candidates_ptr + i_b * stride_cb
@@ -133,8 +133,10 @@ def _decision_kernel(
         strength = strength_of(capacity, theta, beta) * tl.load(factor_ptr + i_b)
         strength = tl.where(waiting, tl.load(pending_strength_ptr + i_b), strength)
         capacity = tl.where(waiting, tl.load(pending_capacity_ptr + i_b), capacity)
-    elif HAS_GIVEN:
-        strength = tl.load(given_ptr + i_b)
+    else:
+        strength = beta * tl.load(factor_ptr + i_b)
+        if HAS_GIVEN:
+            strength = tl.where(tl.load(given_ptr + i_b) > theta, strength, 0.0)
     choice = choose(p_candidate, needs_ptr + i_b * stride_nb, count, strength, full, M, RULE, BLOCK_M)
 
     token = tl.load(p_candidate + choice)

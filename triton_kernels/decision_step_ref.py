@@ -1,6 +1,6 @@
 """Reference of `decision_step`: evaluate, select, emit, end texts, and note it all down.
 
-capacity, strength, choice      evaluator_step_ref, or a strength given by a policy
+capacity, strength, choice      evaluator_step_ref; without an evaluator beta * factor, where a threshold is passed
 a choice beyond what was forwarded waits for the next step, which carries it alone
 the token joins its text; an end token or the budget ends it
 the result goes to the output ring
@@ -66,12 +66,12 @@ def decision_step_ref(
 
     Args:
         probs, ids: records float32 and int64 [B, >= k] of each window position, oldest first; empty without evaluator.
-        weights: as in `evaluate_capacity_ref`; empty: the strength is given.
+        weights: as in `evaluate_capacity_ref`; empty: the strength is beta * factor.
         table: uint8 [V], class of each token id, whose masses follow the probabilities as inputs; None = none.
         candidates, needs, counts, rule, full: the ladder [B, M]; counts None = one candidate each.
         pending, pending_strength, pending_capacity: what waits, mutated. factor: float32 [B].
-        given: float32 [B], the strength without an evaluator; None = 0. logsumexp: float32 [B], of the logits chosen
-            from.
+        given: float32 [B]: without an evaluator the strength is 0 where this is not above theta; None = nowhere.
+        logsumexp: float32 [B], of the logits chosen from.
         padded int64 [B, W + N], tally int64 [B], active bool [B]: the texts, mutated. budgets int64 [B], ends int64
             [B, E]: what ends them.
         ring: int64 [R, B, 1 or 3 + M], floats: float32 [R, B, 2] or None, cursor: int64 [1]: the output ring, mutated:
@@ -89,7 +89,9 @@ def decision_step_ref(
             transform, theta, beta, rule, full, extra, evaluate=evaluate, select=select,
         )  # fmt: skip
     else:
-        strength = torch.zeros_like(factor) if given is None else given.clone()
+        strength = beta * factor
+        if given is not None:
+            strength = torch.where(given > theta, strength, 0.0)
         capacity = torch.full_like(strength, torch.nan)
         choice = select(candidates.contiguous(), needs.contiguous(), shown, strength, rule, full)
     tokens = candidates.gather(1, choice[:, None])[:, 0]

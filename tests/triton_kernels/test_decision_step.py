@@ -62,7 +62,8 @@ def inputs(kind, *, batch=5, rungs=7, positions=3, k=100, hidden=33, transform="
         "weights": evaluator.weights() if evaluated else [],
         "table": evaluator.token_class if evaluated and classes else None, **ladder, **state,
         "slots": slots, "window": window, "k": k, "transform": TRANSFORMS.index(transform),
-        "classes": classes if evaluated else 0, "theta": 0.9, "beta": 1.5, "rule": RULES.index(rule), "full": 10.0,
+        "classes": classes if evaluated else 0, "theta": 0.9 if evaluated else 0.4, "beta": 1.5,
+        "rule": RULES.index(rule), "full": 10.0,
     }  # fmt: skip
 
 
@@ -124,8 +125,13 @@ def test_each_row_may_have_carried_another_number(device):
 @pytest.mark.parametrize(("kind", "rungs"), [(EVALUATED, 2), (GIVEN, 7), (GIVEN, 1), (PLAIN, 1)])
 def test_strengths_from_anywhere(device, kind, rungs, rule):
     arguments = inputs(kind, batch=11, rungs=rungs, rule=rule, positions=2, hidden=16, trace=rungs > 1, slots=rungs)
+    given = arguments["given"]
     found = compare(device, arguments)
     assert bool(found["emitted"].any()) and bool((found["shown"] == 1).all()) == (rungs == 1)
+    if kind != EVALUATED:
+        passed = torch.ones(11) > 0 if given is None else given > 0.4
+        assert torch.equal(found["strength"], torch.where(passed, 1.5 * arguments["factor"], 0.0))
+        assert bool(passed.all()) == (given is None)
 
 
 def test_a_choice_beyond_what_was_forwarded_waits_and_is_then_emitted(device):

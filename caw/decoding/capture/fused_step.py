@@ -21,6 +21,7 @@ from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
 from caw.policies import CapacityPolicy, Signals
+from caw.policies.gate import Gate, gate_of
 from caw.record import Record
 from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 
@@ -128,9 +129,11 @@ class FusedStep(FixedStep):
             self.watermark.deduplicates, slots,
         ))  # fmt: skip
 
-    def given_strength(self, state: DecodeState) -> torch.Tensor:
-        """float32 [B], by a policy that needs no look-ahead."""
-        return self.policy.strength(Signals(state.current, state.logits)) * state.factors
+    def gate(self, state: DecodeState) -> tuple[Gate, torch.Tensor]:
+        """Strengths by a policy that needs no look-ahead: where, and float32 [B], what they are multiplied by."""
+        signals = Signals(state.current, state.logits)
+        gate = Gate(0.0) if self.watermark is None else gate_of(self.policy, signals)
+        return (Gate(1.0), self.policy.strength(signals) * state.factors) if gate is None else (gate, state.factors)
 
     def decide(
         self,
@@ -145,7 +148,7 @@ class FusedStep(FixedStep):
         window: what the evaluator reads, oldest first; empty: the policy gives the strength. width: candidates that
         can be chosen without waiting; carried: int64 [B], if those differ.
         """
-        network, table, given, policy = [], None, None, self.policy
+        network, table, given, factors, policy = [], None, None, state.factors, self.policy
         k, transform, classes, scale = 1, 0, 0, [0.0, 0.0]
         rule, full = ("reweight", 0.0) if self.watermark is None else (self.watermark.rule, self.watermark.full)
         if window:
@@ -153,13 +156,14 @@ class FusedStep(FixedStep):
             spec, network, scale = self.evaluator.spec, self.evaluator.weights(), [policy.theta, policy.beta]
             k, transform, classes = spec.k, TRANSFORMS.index(spec.transform), spec.classes
             table = self.evaluator.token_class if classes else None
-        elif self.watermark is not None:
-            given = self.given_strength(state)
+        else:
+            gate, factors = self.gate(state)
+            given, scale = gate.signal, [gate.threshold, gate.value]
         ring = self.ring
         assert ring is not None
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
             [r.probs for r in window], [r.ids for r in window], network, table, *rungs[:3], state.pending,
-            state.pending_strength, state.pending_capacity, state.factors, given, state.current.logsumexp,
+            state.pending_strength, state.pending_capacity, factors, given, state.current.logsumexp,
             state.padded_tokens, state.counts, state.budgets, state.rows.ends, state.active, ring.integers, ring.floats,
             ring.cursor, width, state.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,
             carried,

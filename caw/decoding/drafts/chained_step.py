@@ -22,6 +22,7 @@ from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
+from caw.policies.gate import Gate
 from caw.record import Record
 from caw.triton_kernels.ladder_ref import Ladder
 
@@ -122,8 +123,8 @@ class ChainedFusedStep(ChainedStep, FusedStep):
         ladder = Ladder(rungs.candidates, rungs.needs, rungs.counts, self.watermark.rule, self.watermark.full)
         return self._wanted(state, ladder)
 
-    def given_strength(self, state: DecodeState) -> torch.Tensor:
-        return super().given_strength(state) if self.picked is None else self.picked[0]
+    def gate(self, state: DecodeState) -> tuple[Gate, torch.Tensor]:
+        return super().gate(state) if self.picked is None else (Gate(1.0), self.picked[0])
 
     def decide(
         self,
