@@ -54,7 +54,7 @@ class Decoder:
         self.mode = contextlib.nullcontext() if plan.keep_mode else EvalMode(model)
         with self.lock, self.mode:  # a step of another thread has its own functions in the model's layers
             linears = SmallLinears.kept if plan.settings.compile else SmallLinears
-            self.linears = linears(model, enabled=plan.kernels.native)
+            self.linears = linears(model, enabled=plan.kernels.native, places=plan.capacity)
             self.step, self.undrafted = make_step(model, plan)
         self.kept = take(model, plan)
         self.cache = make_cache(plan, self.step.beside, self.kept)

@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from caw import ops
 from caw.decoding.forward.fused_layers import dtypes_on, few_enough, fused_forwards, plain
 from caw.decoding.forward.fused_stack import Installed, with_stacks
+from caw.decoding.forward.rotary_table import rotary_forwards
 
 
 class SmallLinears(Installed):
@@ -32,23 +33,27 @@ class SmallLinears(Installed):
     forward somebody replaced, and, call by call, for weights that the operators do not take: not contiguous, of another
     dtype (`dtypes_on`), or on a GPU with more than GPU_ROWS rows. Conv1D keeps its weight [in, out], so on a CPU a copy
     [out, in] stands beside it for as long as this object lives; a GPU's memory has no room for one.
+
+    places: positions that texts may reach, for which a GPU's rotations come from a table (`rotary_table`); None = none.
     """
 
-    def __init__(self, model: Any, *, enabled: bool, stacks: bool = True) -> None:
+    def __init__(self, model: Any, *, enabled: bool, stacks: bool = True, places: int | None = None) -> None:
         super().__init__([])
         if enabled:
             layers = [m for m in model.modules() if type(m) in _FORWARDS and "forward" not in m.__dict__]
             layers = [m for m in layers if dtypes_on(m.weight) and (type(m) is Linear or m.weight.is_cpu)]
             forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
             self.forwards = with_stacks(model, forwards) if stacks else forwards
+            if places is not None:
+                self.forwards = self.forwards + rotary_forwards(model, places)
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
 
     @classmethod
-    def kept(cls, model: Any, *, enabled: bool) -> SmallLinears:
+    def kept(cls, model: Any, *, enabled: bool, places: int | None = None) -> SmallLinears:
         """Those made for this model before, as long as they would be the same now.
 
         torch.compile's code holds only as long as the functions that it was made from, and making it takes a minute.
-        It takes layers, but no stack of them, which looks at all their parts.
+        It takes layers, but no stack of them, which looks at all their parts, and no table: it compiles the rotation.
         """
         now, before = cls(model, enabled=enabled, stacks=False), _kept.get(model)
         if before is None or not before._same(now):
