@@ -14,7 +14,7 @@ from caw.cost.step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_ste
 
 # launches of a step of Llama-2-7B at batch 1, and what the watermarks add: lower them with what was saved
 PLAIN, MORE = 239, {"kgw": 2, "exp": 1, "kgw+entropy": 8, "kgw+caw": 2, "exp+caw": 1}
-PACKING = 34  # of EXP with CAW at batch 32
+PACKING = 29  # of EXP with CAW at batch 32
 BYTES = {"kgw": 1.0001, "exp": 1.0001, "kgw+entropy": 1.0001, "kgw+caw": 1.01, "exp+caw": 1.02}  # of plain's
 # launches that a first draft adds, and each further one
 DRAFTED = {"plain": (30, 19), "kgw": (45, 28), "kgw+caw": (37, 21), "exp+caw": (35, 20)}

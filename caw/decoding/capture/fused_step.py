@@ -25,6 +25,7 @@ from caw.policies.gate import Gate, gate_of
 from caw.record import Record
 from caw.triton_kernels.op_indices import RULES, TRANSFORMS
 
+Window = list[tuple[torch.Tensor, torch.Tensor]]  # probabilities and ids of each position's record
 ALL_ROWS = 64  # of so many candidates all records cost what those of the original ones cost
 
 
@@ -79,8 +80,8 @@ class FusedStep(FixedStep):
         logits = self.logits(cache, rungs.carried)
         first = torch.arange(batch, device=logits.device) * width if batch * width > ALL_ROWS else None
         following = self.record(logits, first)
-        originals = Record(*(t.view(batch, -1, *t.shape[1:])[:, 0] for t in following.tensors))
-        result, chosen, moved = self.decide(state, rungs, self._window(state, originals), width)
+        probs, ids = (t.view(batch, -1, t.shape[1])[:, 0] for t in (following.probs, following.ids))
+        result, chosen, moved = self.decide(state, rungs, self._window(state, probs, ids), width)
         if first is not None:
             following = self.record(logits, first + chosen)
         return result, chosen, moved, logits.view(batch, width, -1), following
@@ -95,17 +96,18 @@ class FusedStep(FixedStep):
         packed = pack(rungs.carried, torch.where(several, counts.clamp_max(width), 1), budget)
         logits = forward_rows(self.model, cache, packed.tokens, packed.rows, packed.slots, cache.capacity)
         following = self.record(logits)
-        window = self._window(state, following.take(packed.first))
+        window = self._window(state, following.probs[packed.first], following.ids[packed.first])
         result, chosen, moved = self.decide(state, rungs, window, width, packed.carried)
         rows = packed.first + chosen
         of_each = logits.index_select(0, rows)[:, None].expand(-1, width, -1)
         return result, chosen, moved, of_each, following.take(rows)
 
-    def _window(self, state: DecodeState, following: Record) -> list[Record]:
-        """What the evaluator reads, oldest first; following: records of the originals."""
+    def _window(self, state: DecodeState, probs: torch.Tensor, ids: torch.Tensor) -> Window:
+        """What the evaluator reads, oldest first; probs, ids: of the originals' records."""
         assert self.evaluator is not None
         spec = self.evaluator.spec
-        return [*reversed(state.history[: spec.previous]), state.current, *[following][: spec.next]]
+        before = [*reversed(state.history[: spec.previous]), state.current]
+        return [*((record.probs, record.ids) for record in before), *[(probs, ids)][: spec.next]]
 
     def rungs_of(self, state: DecodeState, slots: int) -> Rungs:
         """The ladder of each row and its first `slots` candidates, or the one that waits."""
@@ -139,7 +141,7 @@ class FusedStep(FixedStep):
         self,
         state: DecodeState,
         rungs: Rungs,
-        window: list[Record],
+        window: Window,
         width: int,
         carried: torch.Tensor | None = None,
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
@@ -162,7 +164,7 @@ class FusedStep(FixedStep):
         ring = self.ring
         assert ring is not None
         tokens, choice, chosen, shown, strength, capacity, emitted, moved, broken = ops.decision_step(
-            [r.probs for r in window], [r.ids for r in window], network, table, *rungs[:3], state.pending,
+            [probs for probs, _ in window], [ids for _, ids in window], network, table, *rungs[:3], state.pending,
             state.pending_strength, state.pending_capacity, factors, given, state.current.logsumexp,
             state.padded_tokens, state.counts, state.budgets, state.rows.ends, state.active, ring.integers, ring.floats,
             ring.cursor, width, state.window, k, transform, classes, *map(float, scale), RULES.index(rule), full,

@@ -48,11 +48,12 @@ def pack(candidates: torch.Tensor, wanted: torch.Tensor, budget: int) -> Packed:
     """
     batch, width = candidates.shape
     places = torch.arange(width, device=candidates.device)[:, None]
-    counts = (places < wanted[None]).flatten()  # [Q * B]: all originals, all second candidates, ...
-    order = torch.where(counts, counts.cumsum(0), counts.sum() + (~counts).cumsum(0))  # from 1: those that count first
-    carried = (order <= budget).view(width, batch).sum(dim=0)
+    counts = places < wanted[None]  # [Q, B]: all originals, all second candidates, ...
+    there = torch.cat([counts, ~counts])  # in this order, so those that count first
+    taken = there & (there.flatten().cumsum(0).view_as(there) <= budget)
+    carried = taken.view(2, width, batch).sum(dim=(0, 1))
     ends = carried.cumsum(0)
     first, row = ends - carried, torch.arange(budget, device=candidates.device)
-    rows = (ends[None] <= row[:, None]).sum(dim=1)
+    rows = torch.searchsorted(ends, row, right=True)
     slots = row - first[rows]
     return Packed(candidates[rows, slots], rows, slots, first, carried)

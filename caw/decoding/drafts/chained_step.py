@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from caw.decoding.capture.fixed_step import FixedStep
-from caw.decoding.capture.fused_step import FusedStep, Rungs
+from caw.decoding.capture.fused_step import FusedStep, Rungs, Window
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.forward.branching import forward_chained
 from caw.decoding.forward.sibling_cache import SiblingCache
@@ -23,7 +23,6 @@ from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
 from caw.policies.gate import Gate
-from caw.record import Record
 from caw.triton_kernels.ladder_ref import Ladder
 
 
@@ -130,7 +129,7 @@ class ChainedFusedStep(ChainedStep, FusedStep):
         self,
         state: DecodeState,
         rungs: Rungs,
-        window: list[Record],
+        window: Window,
         width: int,
         carried: torch.Tensor | None = None,
     ) -> tuple[StepResult, torch.Tensor, torch.Tensor]:
