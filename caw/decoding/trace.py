@@ -51,6 +51,11 @@ class DraftCounts:
         self.drafted += drafted
 
     @property
+    def rows_per_pass(self) -> float:
+        """Rows of each forward that carried the text; 0 without any."""
+        return self.rows / self.passes if self.passes else 0.0
+
+    @property
     def acceptance(self) -> float:
         """Share of drafts that were right; 0 without any."""
         return self.accepted / self.drafted if self.drafted else 0.0
