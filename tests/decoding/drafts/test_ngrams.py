@@ -12,9 +12,11 @@ from caw.decoding.drafts.ngrams import (
     KEPT,
     LONGEST,
     PLACES,
+    REPLACED,
     SIZES,
     TRUST,
     TRUST_EARLIER,
+    TRUST_REPLACED,
     EarlierTexts,
     NgramDrafter,
 )
@@ -25,7 +27,7 @@ def matching(text: list[int], end: int) -> int:
     return next((n for n in range(min(end, LONGEST)) if text[end - 1 - n] != text[-1 - n]), min(end, LONGEST))
 
 
-@given(text=st.lists(st.integers(0, 3), max_size=40), token=st.integers(0, 3), cut=st.integers(0, 40))
+@given(text=st.lists(st.integers(0, 3), max_size=40), token=st.integers(0, 4), cut=st.integers(0, 40))
 def test_what_followed_the_longest_match_last(text: list[int], token: int, cut: int) -> None:
     follower = NgramDrafter().follow(text[:cut])
     follower.extend(text[cut:])
@@ -38,6 +40,13 @@ def test_what_followed_the_longest_match_last(text: list[int], token: int, cut: 
             place = max(lengths, key=lambda end: (lengths[end], end))
             expected = Guess(whole[place:][:4], TRUST[max(n for n in TRUST if n <= lengths[place])])
             break
+    if not expected.tokens and len(whole) > SIZES[0]:
+        for replaced in range(1, REPLACED + 1):
+            before = whole[: len(whole) - replaced]
+            same = [end for end in range(SIZES[0], len(before)) if before[end - SIZES[0] : end] == before[-SIZES[0] :]]
+            if len(before) >= SIZES[0] and same:
+                expected = Guess(whole[same[-1] + replaced :][:4], TRUST_REPLACED)
+                break
     found = follower.after(token, 4)
     assert found.trust == expected.trust
     assert list(found.tokens[: len(expected.tokens)]) == list(expected.tokens)
@@ -53,7 +62,19 @@ def test_the_match_that_goes_back_farthest() -> None:
     long = list(range(20))
     follower = NgramDrafter().follow([*long, 50, 99, *long[15:], 60, 98, *long[:-1]])
     assert follower.after(19, 2) == Guess([50, 99], TRUST[LONGEST])
-    assert set(TRUST.values()) | {TRUST_EARLIER} == set(EXPECTED) == set(range(len(EXPECTED)))
+    assert set(TRUST.values()) | {TRUST_EARLIER, TRUST_REPLACED} == set(EXPECTED) == set(range(len(EXPECTED)))
+
+
+def test_a_copy_goes_on_behind_new_tokens() -> None:
+    """One or two that are new to the text stand where others stood."""
+    copied = list(range(20))
+    for count, new in enumerate(([50], [50, 51], [50, 51, 52])):
+        follower = NgramDrafter().follow([*copied, 99, *copied[:7], *new[:-1]])
+        found = follower.after(new[-1], 3)
+        expected = Guess(copied[7 + len(new) :][:3], TRUST_REPLACED)
+        assert found == (expected if count < REPLACED else Guess())
+    assert NgramDrafter().follow([*copied, 99, *copied[:4]]).after(50, 3) == Guess(), "four tokens are no copy"
+    assert NgramDrafter().follow(copied).after(50, 3) == Guess(), "nothing was copied at all"
 
 
 def test_alone_it_remembers_nothing() -> None:
