@@ -338,7 +338,8 @@ def write(args: argparse.Namespace, own: dict[str, Any], rows: list[dict[str, An
     said = [word.replace(str(Path(word.split()[-1]).parent) + "/", "") for word in said]
     found = json.loads(args.json.read_text()) if args.json.exists() else {"rows": [], "commands": {}}
     others = [row for row in found["rows"] if any(row.get(name) != value for name, value in own.items())]
-    command = f"python benchmarks/bench_drafts.py {' '.join(said)} --gsm8k FOLDER --raw FILE --json FILE"
+    said += ["--gsm8k FOLDER"] if args.gsm8k else []
+    command = f"python benchmarks/bench_drafts.py {' '.join(said)} --raw FILE --json FILE"
     found["commands"][" ".join(str(value) for value in own.values() if value)] = command
     found |= {"rows": others + rows, "threads": 1, "clock": "thread_time", "machine": about()}
     args.json.write_text(json.dumps(found) + "\n")
