@@ -55,7 +55,7 @@ class Input {
   // part[m * kLinearTile + o] = the outputs of one tile for rows first to first + rows; returns how many there are.
   int64_t multiply(int64_t first_row, int64_t rows, const Matrix& m, int64_t tile, Aligned<float>& room) const {
     const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
-    room.resize(rows * (kLinearTile + kTileOutputs));
+    room.resize(rows * (kLinearTile + kMostTiles * kTileOutputs));
     float* part = room.data();
     if (digits_)
       multiply_outputs(*digits_, m.packed, first, count, part + rows * kLinearTile, part, kLinearTile);

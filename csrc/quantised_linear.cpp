@@ -34,10 +34,20 @@ void fill(const float* x, int64_t apart, Activations& to) {
 
 void multiply_outputs(const Activations& x, const Packed& w, int64_t first, int64_t count, float* sums, float* out,
     int64_t apart) {
-  for (int64_t o = 0; o < count; o += kTileOutputs) {
-    const int64_t tile = (first + o) / kTileOutputs, some = std::min(kTileOutputs, count - o);
-    quantised_kernel().multiply(x, {w.form, w.quants(tile), w.scales(tile)}, sums);
-    for (int64_t m = 0; m < x.rows; ++m) std::memcpy(out + m * apart + o, sums + m * kTileOutputs, size_t(some) * 4);
+  constexpr int64_t kMost = kMostTiles * kTileOutputs;
+  for (int64_t o = 0; o < count; o += kMost) {
+    const int64_t tiles = (std::min(kMost, count - o) + kTileOutputs - 1) / kTileOutputs;
+    TileTask tasks[kMostTiles];
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t tile = (first + o) / kTileOutputs + t;
+      tasks[t] = {w.form, w.quants(tile), w.scales(tile)};
+    }
+    quantised_kernel().multiply(x, tasks, tiles, sums);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t from = o + t * kTileOutputs, some = std::min(kTileOutputs, count - from);
+      for (int64_t m = 0; m < x.rows; ++m)
+        std::memcpy(out + m * apart + from, sums + (t * x.rows + m) * kTileOutputs, size_t(some) * sizeof(float));
+    }
   }
 }
 
@@ -71,11 +81,12 @@ Tensor quantised_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
     const int64_t rows = std::min(most, x.size(0) - m);
     Activations digits(rows, w.size, w.fast, four_bits);
     fill(from + m * w.size, w.size, digits);
-    for_each_part(w.count(), packed_tile_cost(w, rows), [&](int64_t begin, int64_t end) {
+    const int64_t calls = (w.count() + kMostTiles - 1) / kMostTiles, most_outputs = kMostTiles * kTileOutputs;
+    for_each_part(calls, kMostTiles * packed_tile_cost(w, rows), [&](int64_t begin, int64_t end) {
       Aligned<float> sums;
-      sums.resize(rows * kTileOutputs);
-      for (int64_t tile = begin; tile < end; ++tile) {
-        const int64_t first = tile * kTileOutputs, count = std::min(kTileOutputs, w.outputs - first);
+      sums.resize(rows * most_outputs);
+      for (int64_t call = begin; call < end; ++call) {
+        const int64_t first = call * most_outputs, count = std::min(most_outputs, w.outputs - first);
         float* part = target + m * w.outputs + first;
         multiply_outputs(digits, w, first, count, sums.data(), part, w.outputs);
         if (added)

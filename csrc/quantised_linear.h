@@ -10,7 +10,7 @@ namespace caw {
 void fill(const float* x, int64_t apart, Activations& to);
 
 // out[m * apart + o] = product of row m with output `first` + o, for o < count; first a multiple of 16.
-// sums: room for x.rows * 16 floats.
+// sums: room for x.rows * 16 * kMostTiles floats.
 void multiply_outputs(const Activations& x, const Packed& w, int64_t first, int64_t count, float* sums, float* out,
     int64_t apart);
 

@@ -18,6 +18,7 @@ constexpr int kDigits = 3;                 // of base 256, each in [-128, 127]
 constexpr float kMostWhole = 8355711.0f;  // 127 * (65536 + 256 + 1), the greatest number of three digits
 constexpr int64_t kChunkUnits = 8;         // unpacked at a time: 4 KB, which stay in the first-level cache
 constexpr int64_t kAlone = 4;              // up to so many rows multiply faster without tiles
+constexpr int64_t kMostTiles = 2;          // of outputs in one call
 
 // Rows of activations as digits.
 struct Activations {
@@ -58,8 +59,9 @@ struct QuantisedKernel {
   const char* name;
   // Fills row `row` of `to` from `to.size` floats.
   void (*digits)(const float* x, int64_t row, const Activations& to);
-  // sums[m * 16 + o] = product of row m with output o of the tile, for all rows.
-  void (*multiply)(const Activations& x, const TileTask& w, float* sums);
+  // sums[(t * rows + m) * 16 + o] = product of row m with output o of tile t, for all rows and up to kMostTiles tiles of
+  // one form.
+  void (*multiply)(const Activations& x, const TileTask* w, int64_t tiles, float* sums);
   bool halves = false;  // whether it reads those of more than kAlone rows
 };
 

@@ -19,7 +19,7 @@ namespace {
 #include "quantised_vnni.inc"
 
 constexpr int64_t kTileRows = 16;
-constexpr int kQuants = 6, kDigit = 7;  // tiles; sums are in 0 to 2 and, of every other group, in 3 to 5
+constexpr int kQuants = 6, kDigit = 7;  // tiles; sums are in 0 to 2 and, of every other step, in 3 to 5
 
 struct alignas(64) TileShape {
   uint8_t palette = 1, start = 0, reserved[14] = {};
@@ -117,72 +117,92 @@ static void unpack_doubled(const uint8_t* planes, int64_t units, TileChunk& to) 
     }
 }
 
-template <int64_t kGroup, int D>
-static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t unit, int64_t units, const TileChunk& chunk,
+// Rows m to m + rows, over kTiles tiles of outputs by turns: digits that the first one reads come from the first-level
+// cache for the second.
+template <int64_t kGroup, int D, int64_t kTiles>
+static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t unit, int64_t units, const TileChunk* chunks,
     const Coming* coming, bool minimum, float* sums) {
   constexpr int64_t kGroups = kUnit / kGroup;
   alignas(64) TileSums parts[2];
-  const int64_t count = units * kGroups;
-  const float *scales = x.scale.data() + m * x.units() + unit, *totals = x.totals(kGroup, m) + unit * kGroups;
+  // read once: as far as the compiler knows, what is added to may be the sizes themselves
+  const int64_t across = x.units(), all = x.rows * kTileOutputs, count = units * kGroups * kTiles;
+  const float *scales = x.scale.data() + m * across + unit, *totals = x.totals(kGroup, m) + unit * kGroups;
   const int64_t stride = D == kHalves ? x.half_stride() : x.stride;
   const int8_t* whole = D == kHalves ? x.half(0, m) + unit * kLine : x.digit(0, m) + unit * kUnit;
   const TileInput input{whole, x.rows * stride, stride, D == kHalves ? kLine : kGroup};
-  const auto make = [&](int64_t g) {
+  // step i is group i / kTiles of tile i % kTiles
+  const auto make = [&](int64_t i) {
+    const int64_t g = i / kTiles;
+    const TileChunk& chunk = chunks[i % kTiles];
     const uint8_t* quants =
         D == kHalves ? chunk.doubled[g][0] : chunk.plain.quants[g / kGroups][g % kGroups * kGroup / 4];
-    group_sums<D>(g % 2, input, g, quants);
+    group_sums<D>(i % 2, input, g, quants);
   };
-  const auto add = [&](int64_t g) {
-    const TileSums& part = parts[g % 2];
-    const vf factor = load(chunk.plain.scale[g]), least = minimum ? load(chunk.plain.minimum[g]) : factor;
+  const auto add = [&](int64_t i) {
+    const int64_t g = i / kTiles;
+    const Chunk& chunk = chunks[i % kTiles].plain;
+    const TileSums& part = parts[i % 2];
+    const float *scale = scales + g / kGroups, *of_inputs = totals + g;
+    float* to = sums + i % kTiles * all;
+    const vf factor = load(chunk.scale[g]), least = minimum ? load(chunk.minimum[g]) : factor;
+#pragma GCC unroll 4
     for (int64_t r = 0; r < rows; ++r) {
       __m512i sum[D];
       for (int d = 0; d < D; ++d) sum[d] = _mm512_load_si512(part[d][r]);
-      vf total = load(sums + r * kTileOutputs);
-      total = fma(factor * set1(scales[r * x.units() + g / kGroups]), group_total<D>(sum), total);
-      if (minimum) total = fma(least, set1(totals[r * x.units() * kGroups + g]), total);
-      store(sums + r * kTileOutputs, total);
+      vf total = load(to + r * kTileOutputs);
+      total = fma(factor * set1(scale[r * across]), group_total<D>(sum), total);
+      if (minimum) total = fma(least, set1(of_inputs[r * across * kGroups]), total);
+      store(to + r * kTileOutputs, total);
     }
   };
-  // three groups are in hand at once, because a tile's sums take a hundred cycles from the first load to memory
+  // three steps are in hand at once, because a tile's sums take a hundred cycles from the first load to memory
   make(0);
-  for (int64_t g = 0; g < count; ++g) {
-    if (coming && g % kGroups == 0) coming->unit(g / kGroups);
-    if (g + 1 < count) make(g + 1);
-    store_sums<D>(g % 2, parts[g % 2]);
-    if (g > 0) add(g - 1);
+  for (int64_t i = 0; i < count; ++i) {
+    if (coming && i / kTiles % kGroups == 0) coming[i % kTiles].unit(i / kTiles / kGroups);
+    if (i + 1 < count) make(i + 1);
+    store_sums<D>(i % 2, parts[i % 2]);
+    if (i > 0) add(i - 1);
   }
   add(count - 1);
 }
 
-template <int64_t kGroup, int D>
-static void tiled(const Activations& x, const TileTask& w, float* sums) {
-  TileChunk chunk;
+template <int64_t kGroup, int D, int64_t kTiles>
+static void tiled(const Activations& x, const TileTask* w, float* sums) {
+  TileChunk chunks[kTiles];
   const int64_t parts = (x.rows + kTileRows - 1) / kTileRows, most = (x.rows + parts - 1) / parts;
   shape_tiles(most, D == kHalves ? kLine : kGroup);
   for (int64_t unit = 0; unit < x.units(); unit += kChunkUnits) {
     const int64_t units = x.units() - unit < kChunkUnits ? x.units() - unit : kChunkUnits;
-    if constexpr (D == kHalves) {
-      unpack_doubled(w.quants + unit * plane_bytes(4), units, chunk);
-      unpack_scales(w, unit, units, chunk.plain);
-    } else {
-      unpack<true>(w, unit, units, chunk.plain);
+    for (int64_t t = 0; t < kTiles; ++t) {
+      if constexpr (D == kHalves) {
+        unpack_doubled(w[t].quants + unit * plane_bytes(4), units, chunks[t]);
+        unpack_scales(w[t], unit, units, chunks[t].plain);
+      } else {
+        unpack<true>(w[t], unit, units, chunks[t].plain);
+      }
     }
-    const Coming coming(w, unit);
+    const Coming coming[kMostTiles] = {Coming(w[0], unit), Coming(w[kTiles - 1], unit)};
     for (int64_t m = 0; m < x.rows; m += most)
-      tile_rows<kGroup, D>(x, m, x.rows - m < most ? x.rows - m : most, unit, units, chunk, m ? nullptr : &coming,
-          w.form->minimum, sums + m * kTileOutputs);
+      tile_rows<kGroup, D, kTiles>(x, m, x.rows - m < most ? x.rows - m : most, unit, units, chunks,
+          m ? nullptr : coming, w->form->minimum, sums + m * kTileOutputs);
   }
   _tile_release();
 }
 
-static void multiply(const Activations& x, const TileTask& w, float* sums) {
+template <int64_t kTiles>
+static void multiply_tiles(const Activations& x, const TileTask* w, float* sums) {
+  if (w->form->group == 16)
+    return x.digits == 1 ? tiled<16, 1, kTiles>(x, w, sums) : tiled<16, kDigits, kTiles>(x, w, sums);
+  if (x.digits == 1) return tiled<32, 1, kTiles>(x, w, sums);
+  return w->form->bits == 4 && x.halves.data() ? tiled<32, kHalves, kTiles>(x, w, sums)
+                                               : tiled<32, kDigits, kTiles>(x, w, sums);
+}
+
+static void multiply(const Activations& x, const TileTask* w, int64_t tiles, float* sums) {
   // the same bits either way: sums over a group are exact
-  if (x.rows <= kAlone) return kQuantisedVnni.multiply(x, w, sums);
-  std::memset(sums, 0, size_t(x.rows * kTileOutputs) * sizeof(float));
-  if (w.form->group == 16) return x.digits == 1 ? tiled<16, 1>(x, w, sums) : tiled<16, kDigits>(x, w, sums);
-  if (x.digits == 1) return tiled<32, 1>(x, w, sums);
-  return w.form->bits == 4 && x.halves.data() ? tiled<32, kHalves>(x, w, sums) : tiled<32, kDigits>(x, w, sums);
+  if (x.rows <= kAlone) return kQuantisedVnni.multiply(x, w, tiles, sums);
+  std::memset(sums, 0, size_t(tiles * x.rows * kTileOutputs) * sizeof(float));
+  return tiles == 1 ? multiply_tiles<1>(x, w, sums) : multiply_tiles<kMostTiles>(x, w, sums);
 }
 
 // The three digits of a row as two halves.
