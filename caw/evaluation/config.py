@@ -38,6 +38,7 @@ class ModelSpec:
 
     source, dtype, device: as in `caw.load_model`. evaluator: for capacity policies, by name or file.
     weights: a table of weights per token, by name or file; every text is tested with it too, see `Score.p_weighted`.
+    quantised: `weights` of `caw.load_model`, which puts the model on a CPU.
     """
 
     source: str
@@ -45,6 +46,11 @@ class ModelSpec:
     weights: str | None = None
     dtype: str = "auto"
     device: str | None = None
+    quantised: str | None = None
+
+    def place(self, usual: str | None) -> str | None:
+        """The device it runs on; `usual` if it may run anywhere."""
+        return self.device or (usual if self.quantised is None else "cpu")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from caw.settings import Settings
 def planned_manifest(config: Config, plan: CellPlan) -> dict[str, Any]:
     """The part of cell.json that needs no model. All processes and runs of a cell agree on it; it holds no key."""
     task, settings = config.tasks[plan.task], config.settings(plan)
+    model = config.models[plan.model]
     made: dict[str, Any] = {
         "model": plan.model,
-        "source": Path(config.models[plan.model].source).name,
+        "source": Path(model.source).name,
+        **({} if model.quantised is None else {"quantised": model.quantised}),
         "task": plan.task,
         "data_sha256": task.sha256,
         "split": task.split,

@@ -8,21 +8,28 @@ from caw.evaluation.config import CellPlan, Config
 from caw.evaluation.manifest import planned_manifest
 from caw.evaluation.publishing import is_published
 from caw.evaluation.store import Store
-from caw.models.sources import check_source
+from caw.models.device import resolve_device
+from caw.models.quantised_choice import check_quantised
+from caw.models.sources import check_source, file_or_folder
 from caw.requirements import require
 
 
 def require_for(config: Config, plans: Iterable[CellPlan], *, models: bool = False) -> None:
     """Check for the packages and files that these cells will need later.
 
-    That is scikit-learn where texts are marked and, with `models`, every model's files and packages. Data sets are read
-    first anyway. Raises ImportError or FileNotFoundError in one sentence.
+    That is scikit-learn where texts are marked and, with `models`, every model's files and packages; weights must be
+    such that they can be quantised as asked. Data sets are read first anyway. Raises ImportError, FileNotFoundError or
+    ValueError in one sentence.
     """
     plans = list(plans)
     if any(plan.watermark is not None for plan in plans):
         require("scikit-learn", "the metrics of an evaluation")
     for name in dict.fromkeys(plan.model for plan in plans if models):
-        check_source(config.models[name].source)
+        spec = config.models[name]
+        check_source(spec.source)
+        if spec.quantised is not None:
+            device = resolve_device(spec.place(None))
+            check_quantised(spec.quantised, file_or_folder(spec.source), device, spec.dtype)
 
 
 def check_cells(config: Config, store: Store, plans: Iterable[CellPlan]) -> None:

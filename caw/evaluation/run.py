@@ -211,7 +211,9 @@ class Runner:
         if self.loaded is None or self.loaded.name != name:
             self.loaded = None  # frees the other one first
             spec = self.config.models[name]
-            model, tokenizer = load_model(spec.source, device=spec.device or self.shard.device(), dtype=spec.dtype)
+            model, tokenizer = load_model(
+                spec.source, device=spec.place(self.shard.device()), dtype=spec.dtype, weights=spec.quantised
+            )
             self.loaded = Loaded(name, model, tokenizer, provenance.weights_sha256(spec.source, model))
         return self.loaded
 

@@ -12,6 +12,8 @@ import yaml
 import caw
 from caw.evaluation.config import CellPlan
 from caw.evaluation.config_file import config_of, parse_config, read_config
+from caw.evaluation.manifest import planned_manifest
+from caw.evaluation.preflight import require_for
 from caw.evaluation.store import comparable
 from caw.settings import Settings
 
@@ -62,6 +64,19 @@ def test_names_become_watermarks_and_policies(tmp_path: Path) -> None:
     assert isinstance(policy, caw.CapacityPolicy) and (policy.theta, policy.beta) == (0.6, 2.0)
     assert config.watermark(CellPlan("m", "gsm8k", "kgw", "caw", 0)).full == 8.0
     assert config.policy(CellPlan("m", "gsm8k", "race", "caw", 0)) == caw.CapacityPolicy("smollm2-135m", 0.6)
+
+
+def test_a_model_may_be_quantised_where_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "x.jsonl").write_text('{"prompt": "1 + 1 =", "answer": "2"}\n')
+    value = changed("models/m", {"source": str(tmp_path), "quantised": "file"})
+    value["tasks"]["mine"]["path"] = str(tmp_path / "x.jsonl")
+    config, plan = config_of(value), CellPlan("m", "mine")
+    assert config.models["m"].place("cuda:1") == "cpu" and config.models["n"].place("cuda:1") == "cuda:1"
+    assert planned_manifest(config, plan)["quantised"] == "file"
+    assert "quantised" not in planned_manifest(config, CellPlan("n", "mine"))
+    with pytest.raises(ValueError, match=r"^weights='file' is for a \.gguf file, found another model"):
+        require_for(config, [plan], models=True)
 
 
 def test_cells_come_in_order_of_the_entries_with_unmarked_texts_first() -> None:
