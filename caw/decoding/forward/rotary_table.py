@@ -27,8 +27,8 @@ def rotary_forwards(model: Any, places: int) -> list[tuple[dict[str, Any], Any]]
         module, embedding = getattr(body, "rotary_emb", None), getattr(body, "embed_tokens", None)
         if module is None or embedding is None or class_name(module) not in MODULES or "forward" in module.__dict__:
             continue
-        weight = embedding.weight
-        if on_gpu(weight) and weight.dtype in GPU_DTYPES and module.rope_type in STATIC:
+        weight = getattr(embedding, "weight", None)  # None = packed blocks, which are on a CPU
+        if weight is not None and on_gpu(weight) and weight.dtype in GPU_DTYPES and module.rope_type in STATIC:
             rows = 1 << (places + GPU_ROWS).bit_length()  # few sizes, so that calls share tables
             forwards.append((module.__dict__, TabledRotary(module, rows, weight)))
     return forwards
