@@ -93,6 +93,7 @@ def parts(place: Place) -> list[Part]:
         steps(place, "b1", "1", "1024,128,4096,16384", 36), first, timed[0], tune(place), *timed[1:],
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
         generate(place, "1", 1024, 39, "compiled-torch,transformers", "others"), tests(place), *sanitizers(place),
+        *[replace(steps(place, form, "1", "1024", 35, form), seconds=0, spare=True) for form in ("fp8", "int4")],
         replace(generate(place, "1", 1024, 0, "plain/drafts,kgw+caw/drafts", "drafts"), spare=True),
         replace(generate(place, "1", 1024, 0, "transformers-static", "static"), spare=True), replace(flex, spare=True),
     ]  # fmt: skip
@@ -151,11 +152,11 @@ def kernels(place: Place) -> list[Part]:
     return found
 
 
-def steps(place: Place, name: str, batches: str, prefixes: str, seconds: int) -> Part:
-    """Captured steps alone, by events, most important cases first."""
-    command = place.python("-m", "caw.cli", "benchmark", "--steps")
+def steps(place: Place, name: str, batches: str, prefixes: str, seconds: int, weights: str | None = None) -> Part:
+    """Captured steps alone, by events, most important cases first. weights: of 4 or 8 bits."""
+    command = place.python("-m", "caw.cli", "benchmark", "--steps", *(["--weights", weights] if weights else []))
     # compiled torch is compiled anew for each length, some ten seconds, so it stands beside one only
-    command += ["--modes", "plain,kgw+caw,exp+caw" + ("" if name == "b1" else ",compiled-torch")]
+    command += ["--modes", "plain,kgw+caw,exp+caw" + (",compiled-torch" if name == "tuned" else "")]
     command += place.choose(
         "--shapes", "llama-2-7b", "--dtype", "float16", "--batch", batches, "--prompt", prefixes,
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),

@@ -23,6 +23,13 @@ from caw.triton_kernels.enumerate_candidates_ref import (
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
+from caw.triton_kernels.packed_weights_ref import (
+    FP8,
+    INT4,
+    INT8,
+    Format,
+    unpack_weight_ref,
+)
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
@@ -31,10 +38,11 @@ from caw.triton_kernels.sibling_attention_ref import (
     sibling_attention_paged_ref,
     sibling_attention_ref,
 )
-from caw.triton_kernels.small_linear_ref import small_linear_ref
+from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 from caw import ops
+from caw.models.packed import pack_weight
 
 Made = tuple[str, Callable[..., Any], Callable[..., Any], list[Any], str]  # name, op, reference, arguments, row
 SEED, SPLIT, KEY = 5, 200, 0x1234_5678_9ABC_DEF0
@@ -119,6 +127,17 @@ def linear(rows: int, dtype: torch.dtype) -> Made:
     given = [torch.randn(rows, 70).to(dtype), torch.randn(90, 70).to(dtype), torch.randn(90).to(dtype)]
     row = "float32" if dtype == torch.float32 else "attention/" + str(dtype).removeprefix("torch.")
     return f"small_linear {rows} rows {dtype}", ops.small_linear, small_linear_ref, given, row
+
+
+def packed(rows: int, dtype: torch.dtype, form: Format) -> list[Made]:
+    """A product of weights of 4 or 8 bits, and those weights made dense; neither dimension fills a tile."""
+    x, weight = torch.randn(rows, 160).to(dtype), pack_weight(torch.randn(90, 160), form)
+    name, row = f"{form.name} {rows} rows {dtype}", "attention/" + str(dtype).removeprefix("torch.")
+    given = [x, weight, torch.randn(90).to(dtype)]
+    return [
+        (f"packed_linear {name}", ops.packed_linear, packed_linear_ref, given, row),
+        (f"unpack_weight {name}", ops.unpack_weight, unpack_weight_ref, [weight, 160, dtype], "exact"),
+    ]
 
 
 def commit() -> Made:
@@ -264,6 +283,7 @@ def small_calls() -> Sequence[Made]:
         layer(HALF, SPLIT), layer(torch.float32, 60, window=40), layer(HALF, SPLIT, rows=(0, 1, 1, 1)),
         layer(HALF, SPLIT, drafts=3), layer(torch.float32, 60, drafts=2, window=40),
         linear(1, HALF), linear(33, torch.bfloat16), linear(5, torch.float32),
+        *packed(1, torch.float16, FP8), *packed(33, torch.bfloat16, INT8), *packed(5, torch.bfloat16, INT4),
         commit(), *evaluator(),
         *[whole_ladder(*kind, ends) for kind in ((SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0)) for ends in (False, True)],
         decision(True), decision(False),

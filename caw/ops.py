@@ -15,20 +15,10 @@ from typing import Any
 import torch
 
 from caw import _ext
+from caw.ops_ref import fakes
 from caw.ops_ref.block_types import packed_bytes
 from caw.ops_ref.decoder_stack_ref import decoder_stack_ref
 from caw.ops_ref.evidence_ref import count_evidence_ref, show_evidence_ref
-from caw.ops_ref.fakes import (
-    attention_fake,
-    decision_step_fake,
-    enumerate_candidates_fake,
-    evaluator_step_fake,
-    green_argmax_fake,
-    ladder_step_fake,
-    race_ladder_fake,
-    show_evidence_fake,
-    topk_softmax_fake,
-)
 from caw.ops_ref.permutation_ref import (
     generator_words_ref,
     permutation_contains_ref,
@@ -45,6 +35,7 @@ from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
+from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
@@ -54,7 +45,7 @@ from caw.triton_kernels.sibling_attention_ref import (
     sibling_attention_paged_ref,
     sibling_attention_ref,
 )
-from caw.triton_kernels.small_linear_ref import small_linear_ref
+from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
 NAMESPACE = "caw"
@@ -104,37 +95,37 @@ def _register(
 # ---- topk_softmax: exact, stable top-K of each row with its logsumexp ------------------------------------------------
 topk_softmax = _register(
     "topk_softmax(Tensor logits, int k, Tensor? rows=None) -> (Tensor, Tensor, Tensor, Tensor)", topk_softmax_ref,
-    topk_softmax_fake, triton="topk_softmax",
+    fakes.topk_softmax_fake, triton="topk_softmax",
 )  # fmt: skip
 
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
 sibling_attention = _register(
     "sibling_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
-    attention_fake, triton="sibling_attention",
+    fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 # drafted: the last rows of each sequence are a chain behind its first candidate
 drafted_attention = _register(
     "drafted_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "int drafts, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    drafted_attention_ref, attention_fake, triton="sibling_attention",
+    drafted_attention_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 # packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
 #   own, tokens of prompts. CPU only, both
 sibling_attention_packed = _register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_packed_ref, attention_fake,
+    sibling_attention_packed_ref, fakes.attention_fake,
 )  # fmt: skip
 prefix_attention = _register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    prefix_attention_ref, attention_fake,
+    prefix_attention_ref, fakes.attention_fake,
 )  # fmt: skip
 sibling_attention_paged = _register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
     "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
-    sibling_attention_paged_ref, attention_fake, triton="sibling_attention",
+    sibling_attention_paged_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 
 # ---- commit_kv: the chosen sibling's keys and values become part of the cache, in place ------------------------------
@@ -173,7 +164,7 @@ evaluator_step = _register(
     "Tensor pending_strength, Tensor pending_capacity, Tensor factor, int k, int transform, float theta, float beta, "
     "int rule, float full, Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
     functools.partial(evaluator_step_ref, evaluate=evaluate_capacity, select=select_candidate),
-    evaluator_step_fake,
+    fakes.evaluator_step_fake,
     triton="evaluator_step",
 )
 
@@ -182,7 +173,7 @@ green_argmax = _register(
     "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
     "-> (Tensor, Tensor)",
     green_argmax_ref,
-    green_argmax_fake,
+    fakes.green_argmax_fake,
     triton="green_argmax",
 )
 race_values = _register(
@@ -197,14 +188,14 @@ enumerate_candidates = _register(
     "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, Tensor key, "
     "int scheme, int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
     enumerate_candidates_ref,
-    enumerate_candidates_fake,
+    fakes.enumerate_candidates_fake,
     triton="enumerate_candidates",
 )
 
 # ---- race_ladder: the ladders of races whose values are known, float64 [B, K]: formats without a kernel ------------
 race_ladder = _register(
     "race_ladder(Tensor values, Tensor ids, Tensor race, float full, float max_strength, bool scale) "
-    "-> (Tensor, Tensor, Tensor)", race_ladder_ref, race_ladder_fake, triton="race_ladder",
+    "-> (Tensor, Tensor, Tensor)", race_ladder_ref, fakes.race_ladder_fake, triton="race_ladder",
 )  # fmt: skip
 
 # ---- ladder_step, decision_step: what a captured step does before its forward, and from its records to its results ---
@@ -213,7 +204,7 @@ ladder_step = _register(
     "Tensor pending, Tensor? ends, int window, int scheme, int threshold, float full, float max_strength, "
     "bool deduplicate, int slots) -> (Tensor, Tensor, Tensor, Tensor)",
     functools.partial(ladder_step_ref, enumerate_ladders=enumerate_candidates),
-    ladder_step_fake,
+    fakes.ladder_step_fake,
     triton="ladder_step",
 )
 
@@ -225,7 +216,7 @@ decision_step = _register(
     "int transform, int classes, float theta, float beta, int rule, float full, Tensor? carried=None) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     functools.partial(decision_step_ref, evaluate=evaluate_capacity, select=select_candidate),
-    decision_step_fake,
+    fakes.decision_step_fake,
     triton="decision_step",
 )
 
@@ -259,7 +250,7 @@ show_evidence = _register(
     "show_evidence(Tensor padded, Tensor counts, Tensor tokens, Tensor seen, Tensor distinct, int window, Tensor key, "
     "int scheme, int threshold) -> (Tensor, Tensor, Tensor)",
     show_evidence_ref,
-    show_evidence_fake,
+    fakes.show_evidence_fake,
 )
 count_evidence = _register(
     "count_evidence(Tensor(a!) seen, Tensor(b!) distinct, Tensor(c!) trials, Tensor(d!) score, Tensor(e!) standing, "
@@ -305,6 +296,17 @@ generator_words = _register(
 small_linear = _register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", small_linear_ref,
     lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])), triton="small_linear",
+)  # fmt: skip
+
+# packed_linear: the same of a weight of 4 or 8 bits as a GPU reads it, uint8, int8 or float8 [O, bytes]; unpack_weight:
+# its numbers [O, size]. On a CPU for comparison only: those of a CPU come next
+packed_linear = _register(
+    "packed_linear(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", packed_linear_ref,
+    lambda x, packed, bias=None: x.new_empty((x.shape[0], packed.shape[0])), triton="small_linear",
+)  # fmt: skip
+unpack_weight = _register(
+    "unpack_weight(Tensor packed, int size, ScalarType dtype) -> Tensor", unpack_weight_ref,
+    lambda packed, size, dtype: packed.new_empty((packed.shape[0], size), dtype=dtype), triton="packed_weights",
 )  # fmt: skip
 
 # weights in the 4-bit and 8-bit blocks of .gguf files; layout and arithmetic: csrc/blocks.h, csrc/cpu/quantised.h

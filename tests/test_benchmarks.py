@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 import torch
 
-LEFT_OVER = ["generate_b1_drafts", "generate_b1_static", "kernels_flex"]  # parts for which there may be no time
+# parts for which there may be no time
+LEFT_OVER = ["steps_fp8", "steps_int4", "generate_b1_drafts", "generate_b1_static", "kernels_flex"]
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],

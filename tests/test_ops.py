@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from caw.triton_kernels import prf_ref as prf
+from caw.triton_kernels.packed_weights_ref import INT4, INT8
 
 from caw import _ext, ops
+from caw.models.packed import pack_weight
 from caw.testing import assert_close
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +75,11 @@ def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
     scratch = [torch.randn(B, C + 1, HK, dim) for _ in range(2)]
     biases = [torch.randn(H * dim), *[None] * 6]
     return [hidden, *rotary, k_cache[..., :dim], v_cache[..., :dim], *scratch, 1, lengths, given, biases, 1e-5, scale]
+
+
+def gpu_weights() -> list[torch.Tensor]:
+    """Without float8, which torch's check cannot compare."""
+    return [pack_weight(torch.randn(V, 64), form) for form in (INT8, INT4)]
 
 
 def packed_weights() -> torch.Tensor:
@@ -231,6 +238,10 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
     "quantised_linear": lambda: [[torch.randn(2, 64), packed_weights(), V, bias] for bias in (None, torch.randn(V))],
     "decoder_stack": lambda: [stack_inputs(), [*stack_inputs(places=True), torch.arange(6)]],
     "prefill_layer": lambda: [prefill_inputs(False), [*prefill_inputs(True), 3, torch.arange(6)]],
+    "packed_linear": lambda: [
+        [torch.randn(2, 64), packed, bias] for packed in gpu_weights() for bias in (None, torch.randn(V))
+    ],
+    "unpack_weight": lambda: [[packed, 64, torch.bfloat16] for packed in gpu_weights()],
     "small_linear": lambda: [[torch.randn(2, K), torch.randn(V, K), bias] for bias in (None, torch.randn(V))],
 }  # fmt: skip
 

@@ -10,12 +10,13 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
 from caw.triton_kernels import launching
+from caw.triton_kernels.packed_weights import FP8, FP8_BITS, HARDWARE
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -94,6 +95,8 @@ def _kind(value: Any, parameter: Any) -> tuple[str, bool]:
 def compile_launch(launch: launching.Launch, capability: int) -> Report:
     """Compile for compute capability 80, 90 or 100 and read the report."""
     options = dict(launch.options)
+    if launch.arguments.get("FORMAT") == FP8 and divmod(capability, 10) < HARDWARE:
+        launch = replace(launch, arguments={**launch.arguments, "FORMAT": int(FP8_BITS)})
     compiled = triton.compile(source(launch), target=GPUTarget("cuda", capability, WARP), options=options)
     ptx = compiled.asm["ptx"]
     usage = _resource_usage(compiled.asm["cubin"])

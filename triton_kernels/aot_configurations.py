@@ -20,6 +20,8 @@ from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
 from caw.triton_kernels.green_argmax import green_argmax
 from caw.triton_kernels.ladder_step import ladder_step
+from caw.triton_kernels.packed_weights import unpack_weight
+from caw.triton_kernels.packed_weights_ref import FORMATS, INT8, Format
 from caw.triton_kernels.race_ladder import race_ladder
 from caw.triton_kernels.race_values import race_values
 from caw.triton_kernels.sampling_noise import sampling_noise
@@ -127,13 +129,36 @@ def linear(rows: int, outputs: int, size: int, dtype: torch.dtype) -> Configurat
     return Configuration(name, lambda: small_linear(x, weight, None))
 
 
-def trial(rows: int, dtype: torch.dtype, gated: bool, blocks: ProductBlocks) -> Configuration:
-    """A product by tiles that the tuner tries; four programs need fit a multiprocessor."""
-    x, weights = empty(rows, 4096, dtype=dtype), [empty(4096, 4096, dtype=dtype) for _ in range(2 if gated else 1)]
+def packed_registers(dtype: torch.dtype) -> int:
+    """Three programs fit a multiprocessor; in float32, whose products need them, one of eight warps."""
+    return 255 if dtype == F32 else 168
+
+
+def packed(rows: int, outputs: int, size: int, dtype: torch.dtype, form: Format, gated: bool = False) -> Configuration:
+    """A product of packed weights, whose numbers stand in registers, and one made dense."""
+    x = empty(rows, size, dtype=dtype)
+    weights = [empty(outputs, form.row(size), dtype=form.dtype) for _ in range(2 if gated else 1)]
+
+    def call() -> None:
+        product(x, weights, [None] * len(weights), gated=gated)
+        unpack_weight(weights[0], size, dtype)
+
+    name = f"packed {form.name} r{rows} o{outputs} k{size} {str(dtype)[6:]}{' gated' if gated else ''}"
+    return Configuration(name, call, registers=packed_registers(dtype))
+
+
+def trial(
+    rows: int, dtype: torch.dtype, gated: bool, blocks: ProductBlocks, form: Format | None = None
+) -> Configuration:
+    """A product by tiles that the tuner tries; four programs need fit a multiprocessor, fewer of packed weights."""
+    x, shape, kind = empty(rows, 4096, dtype=dtype), (4096, 4096 if form is None else form.row(4096)), dtype
+    if form is not None:
+        kind = form.dtype
+    weights = [empty(*shape, dtype=kind) for _ in range(2 if gated else 1)]
     sizes = "/".join(map(str, astuple(blocks)))
-    name = f"trial r{rows} {sizes} {str(dtype)[6:]}{' gated' if gated else ''}"
+    name = f"trial r{rows} {sizes} {str(dtype)[6:]}{' gated' if gated else ''}{'' if form is None else f' {form.name}'}"
     call = partial(product, x, weights, [None] * len(weights), gated=gated, blocks=blocks)
-    return Configuration(name, call, registers=128)
+    return Configuration(name, call, registers=128 if form is None else packed_registers(dtype))
 
 
 def trials(capability: int) -> Iterator[Configuration]:
@@ -141,6 +166,10 @@ def trials(capability: int) -> Iterator[Configuration]:
     for dtype, gated in ((F16, False), (F16, True), (F32, False)):
         for blocks in product_trials(4096, dtype, gated, capability):
             yield from (trial(rows, dtype, gated, blocks) for rows in (1, 64))
+    for form in FORMATS.values():
+        for dtype, gated in ((BF16, False), (BF16, True), (F32, False)):
+            for blocks in product_trials(4096, dtype, gated, capability, form):
+                yield trial(64, dtype, gated, blocks, form)
 
 
 def topk(rows: int, vocab_size: int, dtype: torch.dtype, k: int = 100, select: bool = False) -> Configuration:
@@ -275,6 +304,8 @@ def checked() -> list[Configuration]:
         linear(2, 32000, 4096, F16),
         linear(64, 151936, 1536, BF16),
         linear(2, 49152, 576, F32),
+        *[packed(2, 32000, 4096, F16, form) for form in FORMATS.values()],
+        *[packed(64, 14336, 4096, BF16, form, gated=True) for form in FORMATS.values()],
         topk(2, 128256, BF16, select=True),
         topk(64, 151936, F32),
         topk(2, 262144, F32),
@@ -303,6 +334,7 @@ def few() -> list[Configuration]:
         attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
         layer(1, 2, 4096, 32, 8, 14336, 128, BF16),
         linear(2, 32000, 4096, F16),
+        *[packed(2, 14336, 4096, BF16, form, gated=form is not INT8) for form in FORMATS.values()],
         topk(2, 128256, BF16),
         evaluator(2, 128, 3, 1, 0, 2, extra=33),
         decision(2, 128, 3, 1, 0, 2, classes=11),
@@ -341,6 +373,9 @@ def shipped() -> Iterator[Configuration]:
         for dim in (64, 80, 96, 128, 256):
             for positions in range(4):
                 yield commit(32, 2, 8, dim, dtype, positions)
+    for form in FORMATS.values():
+        for dtype in (BF16, F16, F32):
+            yield from (packed(rows, 4096, 1536, dtype, form, gated) for rows in (1, 64) for gated in (False, True))
     yield from trials(9)
     yield from (prf(width, False) for width in (0, 1, 2, 3, 4, 5, 8))
     yield from (prf(width, True) for width in (1, 2, 3, 4))

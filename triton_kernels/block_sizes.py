@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from caw.triton_kernels.launching import SM_COUNT, cdiv, next_power_of_2
+from caw.triton_kernels.packed_weights_ref import Format
 
 MAX_SPLITS = 64
 CTAS_PER_SM = 2
@@ -85,14 +86,20 @@ class ProductBlocks:
     num_stages: int
 
 
-def product_blocks(outputs: int, size: int, dtype: torch.dtype, gated: bool) -> ProductBlocks:
+def product_blocks(
+    outputs: int, size: int, dtype: torch.dtype, gated: bool, form: Format | None = None
+) -> ProductBlocks:
     """For weights [outputs, size], two of them where gated; the number of rows has no part in it.
+
+    dtype: of the inputs. form: of packed weights; None = dense ones of that dtype.
 
     Memory is busy while some 40 KiB are under way to each multiprocessor (4.8 TB/s times 1 us over 132). The outputs of
     a program are those with which the last wave of programs is fullest, more rather than fewer: each reads all of x.
     """
     fill = {block: outputs / (cdiv(outputs, block * SM_COUNT) * block * SM_COUNT) for block in (64, 32, 16)}
     block_o = next(block for block, full in fill.items() if full >= 0.95 * max(fill.values()))
+    if form is not None:
+        return _packed_blocks(block_o, size, dtype, gated)
     if dtype == torch.float32:
         # exact float32 products run on the plain units, from registers
         return ProductBlocks(min(block_o, 32), 32, 4, 4)
@@ -102,6 +109,14 @@ def product_blocks(outputs: int, size: int, dtype: torch.dtype, gated: bool) -> 
     return ProductBlocks(block_o, min(block_k, max(next_power_of_2(size), 16)), 4, 7)
 
 
+def _packed_blocks(block_o: int, size: int, dtype: torch.dtype, gated: bool) -> ProductBlocks:
+    """4 KiB of 8-bit weights a tile; a tile's numbers stand in registers before they are multiplied."""
+    if dtype == torch.float32:
+        return ProductBlocks(16, 64, 8, 3)  # with four warps tiles of 32 rows spill
+    block_k = min(128, max(next_power_of_2(size), 64))
+    return ProductBlocks(min(block_o, 16 if gated else 32), block_k, 4, 6)
+
+
 # ProductBlocks worth a trial, by the first figure of the compute capability: 8 has less shared memory and fewer bytes
 # to keep under way; newer ones take the last. All compile without spills (aot_configurations)
 PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
@@ -109,22 +124,32 @@ PRODUCT_TRIALS: dict[int, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
         "half": ((16, 128, 4, 5), (32, 64, 4, 6), (32, 128, 4, 4), (64, 64, 4, 5), (64, 64, 8, 4), (64, 128, 8, 3)),
         "gated": ((16, 64, 4, 6), (16, 128, 8, 3), (32, 64, 4, 4), (32, 64, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3)),
+        "packed": ((16, 128, 4, 5), (32, 128, 4, 5), (64, 128, 8, 4)),
+        "packed gated": ((16, 128, 4, 4), (16, 128, 4, 6)),
+        "packed float32": ((16, 64, 8, 3),),
     },
     9: {
         "half": ((16, 128, 4, 7), (16, 256, 4, 5), (32, 128, 4, 5), (32, 128, 4, 7), (32, 256, 4, 4), (64, 64, 4, 7),
                  (64, 128, 8, 4), (128, 64, 8, 5)),
         "gated": ((16, 64, 4, 7), (16, 128, 4, 5), (32, 64, 4, 5), (32, 64, 8, 7), (32, 128, 8, 4)),
         "float32": ((16, 32, 4, 4), (16, 64, 4, 3), (32, 32, 4, 3), (32, 64, 4, 2)),
+        "packed": ((16, 128, 4, 6), (32, 128, 4, 4), (32, 128, 4, 6), (64, 128, 8, 5)),
+        "packed gated": ((16, 128, 4, 4), (16, 128, 4, 6)),
+        "packed float32": ((16, 64, 8, 3),),
     },
 }  # fmt: skip
 
 
-def product_trials(size: int, dtype: torch.dtype, gated: bool, capability: int) -> list[ProductBlocks]:
+def product_trials(
+    size: int, dtype: torch.dtype, gated: bool, capability: int, form: Format | None = None
+) -> list[ProductBlocks]:
     """Tiles that a tuner tries for weights of `size` inputs, none much wider than they are.
 
-    capability: the first figure of the device's compute capability.
+    capability: the first figure of the device's compute capability. form: of packed weights.
     """
     kind = "float32" if dtype == torch.float32 else "gated" if gated else "half"
+    if form is not None:
+        kind = f"packed {kind}".removesuffix(" half")
     found = [ProductBlocks(*sizes) for sizes in PRODUCT_TRIALS[min(max(capability, 8), max(PRODUCT_TRIALS))][kind]]
     return [blocks for blocks in found if blocks.block_k < 2 * max(size, 16)]
 

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps
+from caw.triton_kernels.packed_weights import check_packed
+from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 from caw.triton_kernels.sibling_attention import (
     attend_prefix,
     chain_row,
@@ -417,7 +419,11 @@ def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengt
     check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
     shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
               8: (width, weights[6].shape[0]), 9: (dim,), 10: (dim,)}  # fmt: skip
-    for i, shape in list(shapes.items())[: len(weights) - 3]:
+    if weights[1].dtype in BY_DTYPE:
+        for i, (count, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
+            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (count, None), hidden)
+            check_packed(f"weights[{i}]", weights[i], size_in, hidden)
+    for i, shape in list(shapes.items())[: len(shapes) - (11 - len(weights))]:
         check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
         check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")
     check_lengths(lengths, size)

@@ -5,9 +5,10 @@
     out = silu(x W0^T + b0) * (x W1^T + b1)
     out = residual + x W^T + b
 
-One kernel for 1 to 64 rows: a program takes BLOCK_O outputs for up to 32 rows and walks along K, tile by tile, in
-pipelined 16-byte copies. The tiles depend on the weights' shape and dtype alone and nobody splits K, so a row has the
-same bits whatever rows are beside it and however many: what candidates are given is what a plain decode is given.
+One kernel for 1 to 64 rows and for every format of weights: a program takes BLOCK_O outputs for up to 32 rows and walks
+along K, tile by tile, in pipelined 16-byte copies. Weights of 4 and 8 bits (`packed_weights`) become numbers of x's
+dtype in registers. The tiles depend on the weights' shape and format alone and nobody splits K, so a row has the same
+bits whatever rows are beside it and however many: what candidates are given is what a plain decode is given.
 Tiles that were timed on the device (`tuned`) replace those of arithmetic, again for all numbers of rows; where torch's
 product was faster there, and as blind to other rows, it makes the products that it can make in one.
 """
@@ -20,6 +21,23 @@ import triton.language as tl
 from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps
+from caw.triton_kernels.packed_weights import (
+    DENSE,
+    FP8,
+    FP8_BITS,
+    INT4,
+    INT8,
+    check_packed,
+    format_number,
+    fp8_numbers,
+    int4_inputs,
+    int4_part,
+    int4_words,
+    int8_tile,
+    rounded,
+    row_scales,
+)
+from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
@@ -36,10 +54,10 @@ def start_early(OVERLAP: tl.constexpr):
 
 
 @triton.jit
-def _fetch(w_ptr, o_w, m_o, K, LINE: tl.constexpr):
+def _fetch(w_ptr, o_w, m_o, stride_w, LINE: tl.constexpr):
     """Ask for the first FETCHED cache lines of each row of weights; LINE: elements in one."""
-    o_k = tl.minimum(tl.arange(0, FETCHED) * LINE, K - 1)
-    places = (w_ptr + tl.where(m_o, o_w, 0)[:, None] * K + o_k[None, :]).to(tl.int64)
+    o_k = tl.minimum(tl.arange(0, FETCHED) * LINE, stride_w - 1)
+    places = (w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :]).to(tl.int64)
     asm: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
     tl.inline_asm_elementwise(asm, "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1)
 
@@ -62,10 +80,54 @@ def _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, K, start, EV
     return tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
 
 
+@triton.jit
+def _add_packed(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table, K, start, FORMAT: tl.constexpr,
+                EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """As `_add_products`, of packed weights; the scales of fp8 are left out."""
+    kind: tl.constexpr = x_ptr.dtype.element_ty
+    inside: tl.constexpr = tl.float32 if UPCAST else kind  # the interpreter computes wrongly in bfloat16
+    if FORMAT == INT4:  # four parts of each block, and of the inputs with them
+        b_q, scale, least = int4_words(w_ptr, o_o, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+        for part in tl.static_range(4):
+            o_k = int4_inputs(start, part, BLOCK_K)
+            m_x = m_m[:, None]
+            if not EVEN_K:
+                m_x = m_x & (o_k < K)[None, :]
+            b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0)  # [BLOCK_M, a quarter]
+            b_w = rounded(int4_part(b_q, scale, least, part), kind, UPCAST)
+            acc = tl.dot(b_x.to(inside), tl.trans(b_w), acc, input_precision="ieee")
+    else:
+        o_k = start + tl.arange(0, BLOCK_K)
+        m_x, m_w = m_m[:, None], m_o[:, None]
+        if not EVEN_K:
+            m_x, m_w = m_x & (o_k < K)[None, :], m_w & (o_k < K)[None, :]
+        b_x = tl.load(x_ptr + o_m[:, None] * stride_xm + o_k[None, :], mask=m_x, other=0.0).to(inside)
+        if FORMAT == INT8:
+            b_w = int8_tile(w_ptr, o_o, m_o, stride_w, table, K, start, EVEN_K, BLOCK_O, BLOCK_K)
+            b_w = rounded(b_w, kind, UPCAST)
+        else:
+            b_q = tl.load(w_ptr + (o_o * stride_w)[:, None] + o_k[None, :], mask=m_w, other=0)
+            b_w = fp8_numbers(b_q, inside, FORMAT)
+        acc = tl.dot(b_x, tl.trans(b_w), acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def _add_tile(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table, K, start, FORMAT: tl.constexpr,
+              EVEN_K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """acc [BLOCK_M, BLOCK_O] plus the products of inputs start to start + BLOCK_K, of weights of any format."""
+    if FORMAT == DENSE:
+        acc = _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, K, start, EVEN_K, UPCAST, BLOCK_K)
+    else:
+        acc = _add_packed(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table, K, start, FORMAT, EVEN_K,
+                          UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
+    return acc
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
-    stride_xm, rows, K, outputs0, outputs1, outputs2, width,
+    stride_xm, stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
     PARTS: tl.constexpr, GATED: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -91,16 +153,21 @@ def _product_kernel(
     o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
 
     if OVERLAP:
-        _fetch(w_ptr, o_w, m_o, K, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+        _fetch(w_ptr, o_w, m_o, stride_w, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
         if GATED:
-            _fetch(w1_ptr, o_w, m_o, K, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+            _fetch(w1_ptr, o_w, m_o, stride_w, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
     start_early(OVERLAP)
     acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
     if GATED:
         gate = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
         for k in range(0, K, BLOCK_K):
-            gate = _add_products(gate, x_ptr, w0_ptr, o_m, m_m, o_w, m_o, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
-            acc = _add_products(acc, x_ptr, w1_ptr, o_m, m_m, o_w, m_o, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
+            gate = _add_tile(gate, x_ptr, w0_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
+                             UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
+            acc = _add_tile(acc, x_ptr, w1_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
+                            UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
+        if (FORMAT == FP8) | (FORMAT == FP8_BITS):
+            gate *= row_scales(w0_ptr, o_w, m_o, stride_w, table, FORMAT)[None, :]
+            acc *= row_scales(w1_ptr, o_w, m_o, stride_w, table, FORMAT)[None, :]
         if BIASES & 1:
             gate += tl.load(b0_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
         if BIASES & 2:
@@ -108,7 +175,10 @@ def _product_kernel(
         acc = acc * (gate / (1.0 + tl.exp(-gate)))
     else:
         for k in range(0, K, BLOCK_K):
-            acc = _add_products(acc, x_ptr, w_ptr, o_m, m_m, o_w, m_o, stride_xm, K, k, EVEN_K, UPCAST, BLOCK_K)
+            acc = _add_tile(acc, x_ptr, w_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
+                            UPCAST, BLOCK_O, BLOCK_K)  # fmt: skip
+        if (FORMAT == FP8) | (FORMAT == FP8_BITS):
+            acc *= row_scales(w_ptr, o_w, m_o, stride_w, table, FORMAT)[None, :]
         if BIASES > 0:
             b_bias = tl.load(b_ptr + o_o, mask=m_o & (biased > 0), other=0.0)  # [BLOCK_O]
             acc += b_bias.to(tl.float32)[None, :]
@@ -129,6 +199,8 @@ def product(
 ) -> torch.Tensor:
     """[M, O] in x's dtype; arguments as in `product_ref`, all contiguous, M in [1, 64], up to three weights.
 
+    Weights may be packed [O, bytes], all in one format: the product is that of what `unpack_weight_ref` makes of them.
+
     blocks: tiles to use, whatever was tuned. Deterministic; a row's bits depend on no other row. Reads every weight
     once for up to 32 rows.
 
@@ -137,14 +209,17 @@ def product(
     """
     _check(x, weights, biases, residual, gated)
     rows, size = x.shape
+    form = BY_DTYPE.get(weights[0].dtype)
     outputs = [w.shape[0] for w in weights]
     width = outputs[0] if gated else sum(outputs)
     if blocks is None:
-        choice = tuned.chosen(x.device, outputs, size, x.dtype, gated)
-        if choice is not None and choice.by != tuned.OWN and torch_can(weights, biases, residual, gated):
+        choice = tuned.chosen(x.device, outputs, size, x.dtype, gated, form)
+        by_other = choice is not None and choice.by != tuned.OWN and form is None
+        if choice is not None and by_other and torch_can(weights, biases, residual, gated):
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)
-        blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated)
+        blocks = (choice and choice.blocks) or product_blocks(width, size, x.dtype, gated, form)
     block_m = product_rows(rows)
+    stored = [weight if form is None else weight.view(torch.uint8) for weight in weights]
     # the interpreter truncates to bfloat16 where a GPU rounds: there, let torch round
     out = x.new_empty((rows, width), dtype=torch.float32 if INTERPRETED else x.dtype)
     padded = [*range(len(weights)), *[0] * (MAX_PARTS - len(weights))]
@@ -153,10 +228,11 @@ def product(
         (cdiv(rows, block_m), cdiv(width, blocks.block_o) if gated else sum(cdiv(o, blocks.block_o) for o in outputs)),
         {
             "x_ptr": x, "residual_ptr": x if residual is None else residual, "out_ptr": out,
-            **{f"w{i}_ptr": weights[j] for i, j in enumerate(padded)},
+            **{f"w{i}_ptr": stored[j] for i, j in enumerate(padded)},
             **{f"b{i}_ptr": x if biases[j] is None else biases[j] for i, j in enumerate(padded)},
             **{f"outputs{i}": outputs[i] if i < len(outputs) else 0 for i in range(MAX_PARTS)},
-            "stride_xm": x.stride(0), "rows": rows, "K": size, "width": width,
+            "stride_xm": x.stride(0), "stride_w": stored[0].stride(0), "table": form.quants(size) if form else 0,
+            "rows": rows, "K": size, "width": width, "FORMAT": format_number(weights[0]),
             "PARTS": len(weights), "GATED": gated, "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
             "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "OVERLAP": overlaps(x),
@@ -197,7 +273,7 @@ def _check(x, weights, biases, residual, gated: bool) -> None:
     check(len(biases) == len(weights), f"biases must be {len(weights)}, as the weights", len(biases), "pass None")
     check(all(w.shape[0] for w in weights), "weights must have at least 1 row", "none", "leave the product out")
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        check_tensor(f"weights[{i}]", weight, (x.dtype,), (weights[0].shape[0] if gated else None, size), x)
+        _check_weight(f"weights[{i}]", weight, weights[0], gated, size, x)
         if bias is not None:
             check_tensor(f"biases[{i}]", bias, (x.dtype,), (weight.shape[0],), x)
     if residual is not None:
@@ -210,9 +286,23 @@ def _check(x, weights, biases, residual, gated: bool) -> None:
         check(whole, f"{name} must be contiguous", "other strides", "call .contiguous()")
 
 
+def _check_weight(name: str, weight, first, gated: bool, size: int, x) -> None:
+    """A weight must be dense in x's dtype, or packed as the first one is."""
+    if isinstance(first, torch.Tensor) and first.dtype in BY_DTYPE:
+        check_tensor(name, weight, (first.dtype,), (first.shape[0] if gated else None, None), x)
+        check_packed(name, weight, size, x)
+    else:
+        check_tensor(name, weight, (x.dtype,), (first.shape[0] if gated else None, size), x)
+
+
 def small_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [M, K] times weight [O, K] transposed, plus bias [O]; all contiguous, M in [0, 64]. As `small_linear_ref`.
 
     Deterministic; a row's bits depend on no other row.
     """
     return product(x, [weight], [bias])
+
+
+def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """As `small_linear`, of a packed weight [O, bytes]; its reference is `packed_linear_ref`."""
+    return product(x, [packed], [bias])

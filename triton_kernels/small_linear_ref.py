@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from torch.nn.functional import linear, silu
 
 
 def small_linear_ref(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [M, K] times weight [O, K] transposed, plus bias [O]; sums in float32, rounded once -> [M, O] in x's dtype."""
     return product_ref(x, [weight], [bias])
+
+
+def packed_linear_ref(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`small_linear_ref` of the weight [O, K] that a packed one [O, bytes] stands for, rounded to x's dtype."""
+    return product_ref(x, [unpack_weight_ref(packed, x.shape[1], x.dtype)], [bias])
 
 
 def product_ref(

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import triton
 from caw.triton_kernels.block_sizes import ProductBlocks
+from caw.triton_kernels.packed_weights_ref import Format
 
 from caw.io.cache import cache_root
 from caw.io.files import write_text
@@ -46,9 +47,12 @@ class Choice:
                 raise ValueError(f"{name} must be a tile's size, got {value!r}")
 
 
-def shape_key(outputs: Sequence[int], size: int, dtype: torch.dtype, gated: bool) -> str:
-    """Names the product of weights [outputs[i], size] each, as "4096+1024+1024 x 4096 bfloat16"."""
-    kind = str(dtype).removeprefix("torch.")
+def shape_key(outputs: Sequence[int], size: int, dtype: torch.dtype, gated: bool, form: Format | None = None) -> str:
+    """Names the product of weights [outputs[i], size] each, as "4096+1024+1024 x 4096 bfloat16 int4".
+
+    dtype: of its inputs. form: of packed weights, None = dense ones of the same dtype.
+    """
+    kind = str(dtype).removeprefix("torch.") + (f" {form.name}" if form is not None else "")
     return f"{'+'.join(map(str, outputs))} x {size} {kind}{' gated' if gated else ''}"
 
 
@@ -58,11 +62,13 @@ def device_name(device: torch.device) -> str | None:
     return torch.cuda.get_device_name(device) if device.type == "cuda" and torch.cuda.is_available() else None
 
 
-def chosen(device: torch.device, outputs: Sequence[int], size: int, dtype: torch.dtype, gated: bool) -> Choice | None:
+def chosen(
+    device: torch.device, outputs: Sequence[int], size: int, dtype: torch.dtype, gated: bool, form: Format | None = None
+) -> Choice | None:
     """What was found best for this product on this device; None = nobody has looked."""
     name = device_name(device)
     choices = {} if name is None else _kept(name)
-    return choices.get(shape_key(outputs, size, dtype, gated)) if choices else None
+    return choices.get(shape_key(outputs, size, dtype, gated, form)) if choices else None
 
 
 def place(name: str) -> Path:
@@ -73,7 +79,8 @@ def place(name: str) -> Path:
 
 def made_with(name: str) -> dict[str, str]:
     """What a timing holds for. kernel: of its source, and of the tiles that were tried; others have another best."""
-    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("small_linear.py", "block_sizes.py"))
+    files = ("small_linear.py", "packed_weights.py", "block_sizes.py")
+    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in files)
     return {"device": name, "triton": triton.__version__, "torch": f"{torch.__version__} cuda {torch.version.cuda}",
             "kernel": hashlib.sha256(source).hexdigest()[:16]}  # fmt: skip
 

@@ -87,6 +87,10 @@ def benchmark(
     steps: Annotated[
         bool, opt.panel(CASES, "Time captured steps of --shapes alone, by events, at these prompt lengths.", "--steps")
     ] = False,
+    weights: Annotated[
+        str | None,
+        opt.panel(CASES, "Weights as a GPU reads them, for the last three.", metavar="fp8|int8|int4"),
+    ] = None,
 ) -> None:  # fmt: skip
     """Measure what watermarking costs on this machine.
 
@@ -118,16 +122,18 @@ def benchmark(
     - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
     - caw benchmark --model-of-step h200 --shapes llama-3-8b --batch 1,8 --prompt 2048 --json step.json
+    - caw benchmark --model-of-step h200 --weights int4
     - caw benchmark --tune --shapes llama-3-8b --dtype bfloat16
     - caw benchmark --steps --shapes llama-2-7b --dtype float16 --prompt 128,1024,4096,16384
     """
     with user_errors():
         cases = _names(modes) if modes is not None else None, _numbers("--batch", batch), _numbers("--prompt", prompt)
         if model_of_step is not None:
-            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file)
+            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file, weights)
         if tune or steps:
             timed = tune_products if tune else partial(time_steps, cases, rounds)
-            return timed(model, shapes, dtype, device, max_seconds, json_file)
+            return timed(model, shapes, dtype, device, max_seconds, json_file, weights)
+        _check_weights(weights)
         if plot_file is not None:
             require("matplotlib", "--plot")
         from caw.cost import BenchmarkSettings, run
@@ -169,6 +175,11 @@ def benchmark(
         worse = before is not None and show_changes(compare(before, found))
     if worse or _differ(found):
         raise typer.Exit(BAD_LINES)
+
+
+def _check_weights(weights: str | None) -> None:
+    if weights is not None:
+        raise ValueError(f"--weights is for --model-of-step, --tune and --steps, got {weights!r} alone; leave it out")
 
 
 def _differ(found: dict[str, Any]) -> bool:

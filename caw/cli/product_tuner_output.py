@@ -12,8 +12,9 @@ from caw.io.progress import Bar
 
 
 def tune_products(
-    model: str, shapes: str | None, dtype: str, device: str | None, seconds: float | None, json_file: Path | None
-) -> None:
+    model: str, shapes: str | None, dtype: str, device: str | None, seconds: float | None, json_file: Path | None,
+    weights: str | None = None,
+) -> None:  # fmt: skip
     """Tune, show a table for each product as soon as it is done, and say where the choices are kept."""
     from caw.cost import product_tuner
 
@@ -26,7 +27,7 @@ def tune_products(
         show(found["rows"][-1])
 
     with Bar(None, "starting") as bar:
-        products = product_tuner.products_to_tune(model, shapes, dtype, target)
+        products = product_tuner.products_to_tune(model, shapes, dtype, target, weights)
         found = product_tuner.tune(target, products, seconds, bar.note, saved)
     for row in found["rows"]:
         print(summary(row))

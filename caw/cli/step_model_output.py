@@ -22,6 +22,7 @@ def model_of_step(
     prefixes: Sequence[int] | None,
     dtype: str,
     json_file: Path | None,
+    weights: str | None = None,
 ) -> None:
     """Work it out and show it: a table for each batch and prefix, and all launches in the JSON file."""
     from caw.cost import step_model
@@ -29,7 +30,7 @@ def model_of_step(
     check_paths({}, {"--json": json_file})
     found = step_model.run(
         device, modes or MODES, shapes or SHAPES, "float16" if dtype == "auto" else dtype, batches or (1,),
-        prefixes or (1024,),
+        prefixes or (1024,), weights,
     )  # fmt: skip
     for batch, prefix in dict.fromkeys((row["batch"], row["prefix"]) for row in found["rows"]):
         show([row for row in found["rows"] if (row["batch"], row["prefix"]) == (batch, prefix)], found)
@@ -45,8 +46,9 @@ def show(rows: Sequence[dict[str, Any]], found: dict[str, Any]) -> None:
     from rich.table import Table
 
     arguments, device, first = found["arguments"], found["device"], rows[0]
+    kind = " ".join(filter(None, (arguments["weights"], arguments["dtype"])))
     title = (
-        f"{arguments['shapes']}, {arguments['dtype']}, batch {first['batch']}, {first['prefix']} tokens before, on "
+        f"{arguments['shapes']}, {kind}, batch {first['batch']}, {first['prefix']} tokens before, on "
         f"{device['name']}: not measured"
     )
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_footer=True)

@@ -24,6 +24,7 @@ def time_steps(
     device: str | None,
     seconds: float | None,
     json_file: Path | None,
+    weights: str | None = None,
 ) -> None:
     """Time them and show a table for each batch and prefix as soon as it is done.
 
@@ -36,7 +37,7 @@ def time_steps(
     modes, batches, prefixes = cases
     settings = step_times.StepSettings(
         shapes or SHAPES, "float16" if dtype == "auto" else dtype, device, tuple(modes or step_times.MODES),
-        tuple(batches or (1,)), tuple(prefixes or (1024,)), rounds or ROUNDS, seconds,
+        tuple(batches or (1,)), tuple(prefixes or (1024,)), rounds or ROUNDS, seconds, weights,
     )  # fmt: skip
 
     def saved(found: dict[str, Any]) -> None:

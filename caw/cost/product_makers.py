@@ -12,7 +12,9 @@ import torch
 from torch.nn.functional import linear, pad, silu
 
 from caw.cost.replays import copies_of
+from caw.models.packed import pack_weight
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_trials
+from caw.triton_kernels.packed_weights_ref import INT4, Format, unpack_weight_ref
 from caw.triton_kernels.small_linear import MAX_ROWS, by_torch, product, torch_can
 from caw.triton_kernels.small_linear_ref import product_ref
 from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, shape_key
@@ -22,7 +24,8 @@ Make = Callable[[slice, int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Product:
-    """One of a model. count: how many there are; the others as `small_linear.product` has them."""
+    """One of a model. count: how many there are; form: of packed weights, None = dense ones; the others as
+    `small_linear.product` has them."""
 
     outputs: tuple[int, ...]
     size: int
@@ -31,15 +34,17 @@ class Product:
     residual: bool = False
     biased: bool = False
     count: int = 1
+    form: Format | None = None
 
     @property
     def key(self) -> str:
-        return shape_key(self.outputs, self.size, self.dtype, self.gated)
+        return shape_key(self.outputs, self.size, self.dtype, self.gated, self.form)
 
     @property
     def bytes(self) -> int:
         """Of the weights, which must be read once."""
-        return sum(self.outputs) * self.size * self.dtype.itemsize
+        row = self.size * self.dtype.itemsize if self.form is None else self.form.row(self.size)
+        return sum(self.outputs) * row
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,18 @@ class Data:
             # the interpreter sums in NumPy's order, which is nobody's promise: there no order makes a difference
             return (numbers.round() if few else numbers / wanted.size**0.25).to(wanted.dtype)
 
+        def weight(outputs: int) -> torch.Tensor:
+            if wanted.form is None:
+                return make(outputs, wanted.size)
+            numbers = make(outputs, wanted.size)
+            if few:  # numbers that no format rounds: of every block the least and the greatest are whole steps away
+                numbers = numbers.clamp(-8, 7)
+                numbers[:, ::32], numbers[:, 1::32] = (-8, 7) if wanted.form is INT4 else (127, 0)
+            return pack_weight(numbers, wanted.form)
+
         self.x = make(MAX_ROWS, wanted.size)
         self.copies: list[list[torch.Tensor]] = copies_of(
-            lambda: [make(o, wanted.size) for o in wanted.outputs], wanted.bytes, few
+            lambda: [weight(o) for o in wanted.outputs], wanted.bytes, few
         )
         self.biases = [make(o) if wanted.biased else None for o in wanted.outputs]
         width = wanted.outputs[0] if wanted.gated else sum(wanted.outputs)
@@ -82,8 +96,14 @@ class Data:
         residual = None if self.residual is None else self.residual[rows]
         return self.x[rows], self.copies[i % len(self.copies)], self.biases, residual, self.wanted.gated
 
+    def dense(self, i: int) -> list[torch.Tensor]:
+        """Copy i of the weights as numbers of x's dtype."""
+        wanted, found = self.wanted, self.copies[i]
+        return found if wanted.form is None else [unpack_weight_ref(w, wanted.size, wanted.dtype) for w in found]
+
     def expected(self) -> torch.Tensor:
-        return product_ref(*self.arguments(slice(0, MAX_ROWS), 0))
+        x, _, *rest = self.arguments(slice(0, MAX_ROWS), 0)
+        return product_ref(x, self.dense(0), *rest)
 
 
 def makers(data: Data, capability: int) -> Iterator[Maker]:
@@ -93,13 +113,13 @@ def makers(data: Data, capability: int) -> Iterator[Maker]:
     """
     wanted = data.wanted
     width = wanted.outputs[0] if wanted.gated else sum(wanted.outputs)
-    usual = product_blocks(width, wanted.size, wanted.dtype, wanted.gated)
+    usual = product_blocks(width, wanted.size, wanted.dtype, wanted.gated, wanted.form)
     yield own(data, usual)
-    yield from torch_makers(data)
-    for tiles in product_trials(wanted.size, wanted.dtype, wanted.gated, capability):
+    yield from torch_makers(data) if wanted.form is None else [dense_maker(data)]
+    for tiles in product_trials(wanted.size, wanted.dtype, wanted.gated, capability, wanted.form):
         if tiles != usual:
             yield own(data, tiles)
-    if len(wanted.outputs) == 1 and not wanted.residual:
+    if len(wanted.outputs) == 1 and not wanted.residual and wanted.form is None:
         yield from other_makers(data)
 
 
@@ -123,6 +143,17 @@ def torch_makers(data: Data) -> Iterator[Maker]:
             return by_torch(x, chosen[0], biases[0], residual, padded=padded)
 
         yield Maker(name, None if wanted.dtype == torch.float32 else Choice(name), make)
+
+
+def dense_maker(data: Data) -> Maker:
+    """What packed weights are held against: torch's product of the same numbers, dense."""
+    weights = [data.dense(i) for i in range(len(data.copies))]
+
+    def make(rows: slice, i: int) -> torch.Tensor:
+        x, _, *rest = data.arguments(rows, i)
+        return by_several(x, weights[i % len(weights)], *rest)
+
+    return Maker("torch, dense weights", None, make, exact=False)  # rounds between two products
 
 
 def by_several(

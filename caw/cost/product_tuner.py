@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from caw.cost.replays import CALLS, copy_bandwidth, on_device, timer
 from caw.cost.subjects import random_model
 from caw.decoding.forward.fused_layers import FusedLayer, fused_forwards
 from caw.models import load_model
+from caw.models.packed import PackedLinear
 from caw.testing import assert_close
 from caw.triton_kernels.small_linear import MAX_ROWS
 from caw.triton_kernels.tuned import load, save
@@ -65,15 +67,18 @@ def products_of(model: Any) -> list[Product]:
         inside.update(id(module) for module in layer.layer.modules())
         q, k, v, out, gate, up, down = layer.shapes()
         biased = [source["bias"] is not None for source in layer.bias_sources]
-        dtype = layer.weights[0].dtype
-        counts[Product((q[0], k[0], v[0]), q[1], dtype, biased=any(biased[:3]))] += 1
-        counts[Product((out[0],), out[1], dtype, residual=True, biased=biased[3])] += 1
-        counts[Product((gate[0], up[0]), gate[1], dtype, gated=True, biased=any(biased[4:6]))] += 1
-        counts[Product((down[0],), down[1], dtype, residual=True, biased=biased[6])] += 1
+        dtype, form = layer.weights[0].dtype, getattr(layer.layer.mlp.up_proj, "form", None)
+        make = partial(Product, dtype=dtype, form=form)
+        counts[make((q[0], k[0], v[0]), q[1], biased=any(biased[:3]))] += 1
+        counts[make((out[0],), out[1], residual=True, biased=biased[3])] += 1
+        counts[make((gate[0], up[0]), gate[1], gated=True, biased=any(biased[4:6]))] += 1
+        counts[make((down[0],), down[1], residual=True, biased=biased[6])] += 1
     for module in model.modules():
-        if type(module) is Linear and id(module) not in inside:
-            counts[Product((module.out_features,), module.in_features, module.weight.dtype,
-                           biased=module.bias is not None)] += 1  # fmt: skip
+        if type(module) in (Linear, PackedLinear) and id(module) not in inside:
+            form = getattr(module, "form", None)
+            dtype = module.weight.dtype if form is None else module.dtype
+            counts[Product((module.out_features,), module.in_features, dtype, biased=module.bias is not None,
+                           form=form)] += 1  # fmt: skip
     found: dict[str, Product] = {}
     for one, count in counts.items():
         before = found.setdefault(one.key, one)
@@ -194,12 +199,14 @@ def measured(timers: dict[str, dict[int, Callable[[], float]]], rounds: int) -> 
     return {name: {m: statistics.median(s) for m, s in by_rows.items()} for name, by_rows in times.items()}
 
 
-def products_to_tune(model: str, shapes: str | None, dtype: str, target: Device) -> list[Product]:
-    """Of a model, or of these shapes; ValueError where this library makes no product of it."""
+def products_to_tune(
+    model: str, shapes: str | None, dtype: str, target: Device, weights: str | None = None
+) -> list[Product]:
+    """Of a model, or of these shapes; ValueError where this library makes no product of it. weights: packed ones."""
     if shapes is not None:
-        subject = random_model(shapes, "float16" if dtype == "auto" else dtype, "meta")
+        subject = random_model(shapes, "float16" if dtype == "auto" else dtype, "meta", weights)
     else:
-        subject, _ = load_model(model, device=str(target.device), dtype=dtype)
+        subject, _ = load_model(model, device=str(target.device), dtype=dtype, weights=weights)
     found = products_of(subject)
     if not found:
         raise ValueError(

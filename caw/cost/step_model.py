@@ -167,19 +167,19 @@ def _size(tensor: torch.Tensor) -> int:
 
 
 def model_of_step(
-    mode: str, shapes: str, dtype: str, batch: int, prefix: int, drafts: int | None = None
+    mode: str, shapes: str, dtype: str, batch: int, prefix: int, drafts: int | None = None, weights: str | None = None
 ) -> list[Launch]:
     """The launches of one captured step, in their order.
 
     Args:
         mode: one of `modes.OWN`. shapes: of `shapes.SHAPES`. prefix: tokens in the cache.
-        drafts: of each sequence in every step; None = without.
+        drafts: of each sequence in every step; None = without. weights: "fp8", "int8", "int4", or None = dense.
 
     Raises ValueError for a mode that is not this library's.
     """
     if mode not in OWN:
         raise ValueError(f"modes must be among {', '.join(OWN)} in a model of the step, got {mode!r}; leave it out")
-    model = random_model(shapes, dtype, "meta")
+    model = random_model(shapes, dtype, "meta", weights)
     facts = _facts(model)
     subject = Subject(
         model, None, untrained_evaluator(torch.zeros(facts.vocab_size, dtype=torch.uint8)), "random weights", text=False
@@ -213,8 +213,9 @@ def _facts(model: Any) -> ModelFacts:
 
 
 def run(
-    device: str, modes: Sequence[str], shapes: str, dtype: str, batches: Sequence[int], prefixes: Sequence[int]
-) -> dict[str, Any]:
+    device: str, modes: Sequence[str], shapes: str, dtype: str, batches: Sequence[int], prefixes: Sequence[int],
+    weights: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Every case as plain data: kind, device, arguments, and rows.
 
     A row has mode, batch, prefix, launches, bytes, floor_us (bytes over the bandwidth), step_us (the sum of the
@@ -227,9 +228,9 @@ def run(
     for batch in batches:
         for prefix in prefixes:
             for mode in modes:
-                launches = model_of_step(mode, shapes, dtype, batch, prefix)
+                launches = model_of_step(mode, shapes, dtype, batch, prefix, weights=weights)
                 rows.append({"mode": mode, "batch": batch, "prefix": prefix, **_totals(launches, chosen)})
-    about = {"shapes": shapes, "dtype": dtype, "launch_us": LAUNCH_US}
+    about = {"shapes": shapes, "dtype": dtype, "weights": weights, "launch_us": LAUNCH_US}
     return {"kind": KIND, "device": asdict(chosen), "arguments": about, "rows": rows}
 
 

@@ -45,7 +45,7 @@ Call = Callable[[], None]
 @dataclass(frozen=True)
 class StepSettings:
     """What to time. shapes: of `shapes.SHAPES`, with random weights. modes: of this library's, or COMPILED. rounds: of
-    ROUND steps each; seconds: no case but the first is begun once they have passed.
+    ROUND steps each; seconds: no case but the first is begun once they have passed. weights: "fp8", "int8" or "int4".
 
     Raises ValueError naming the argument.
     """
@@ -58,6 +58,7 @@ class StepSettings:
     prefixes: tuple[int, ...] = (1024,)
     rounds: int = 32
     seconds: float | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if wrong := set(self.modes) - {*OWN, COMPILED}:
@@ -170,10 +171,11 @@ def run(
     and share_of_bandwidth (None where nobody counts), own_bytes (of memory) and memory_ratio, or error. saved: called
     after each case.
     """
-    subject = load_subject("", settings.shapes, settings.dtype, settings.device, None)
+    subject = load_subject("", settings.shapes, settings.dtype, settings.device, None, settings.weights)
     place = subject.model.device
     few = place.type != "cuda"
-    weights = sum(p.numel() * p.itemsize for p in subject.model.parameters())
+    own = (*subject.model.parameters(), *subject.model.buffers())
+    weights = sum(p.numel() * p.itemsize for p in own)
     resolved = {**asdict(settings), "dtype": str(subject.model.dtype).removeprefix("torch."), "device": place.type}
     with on_device(place):
         bandwidth = copy_bandwidth(place.type, few)
@@ -192,7 +194,7 @@ def run(
             rows = case(subject, settings.modes, batch, prefix, settings.rounds, clock)
         for row in rows:
             if "error" not in row:
-                row |= counted(row, settings.shapes, resolved["dtype"], bandwidth, weights, rows)
+                row |= counted(row, settings, resolved["dtype"], bandwidth, weights, rows)
         found["rows"] += rows
         found["complete"] = number == len(cases) - 1
         saved(found)
@@ -228,13 +230,15 @@ def case(
 
 
 def counted(
-    row: dict[str, Any], shapes: str, dtype: str, bandwidth: float, weights: int, rows: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+    row: dict[str, Any], settings: StepSettings, dtype: str, bandwidth: float, weights: int,
+    rows: Sequence[dict[str, Any]],
+) -> dict[str, Any]:  # fmt: skip
     """What the model of the step says of a row, and its memory beside plain's."""
     plain = next((r for r in rows if r["mode"] == PLAIN and "own_bytes" in r), None)
     memory = None if plain is None else (weights + row["own_bytes"]) / (weights + plain["own_bytes"])
     if row["mode"] == COMPILED:
         return {"bytes": None, "share_of_bandwidth": None, "memory_ratio": memory}
-    moved = sum(launch.bytes for launch in model_of_step(row["mode"], shapes, dtype, row["batch"], row["prefix"]))
+    case = row["mode"], settings.shapes, dtype, row["batch"], row["prefix"]
+    moved = sum(launch.bytes for launch in model_of_step(*case, weights=settings.weights))
     share = moved / bandwidth / (1e-6 * row["step_us"]["median"])
     return {"bytes": moved, "share_of_bandwidth": round(share, 4), "memory_ratio": memory}

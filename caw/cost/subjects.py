@@ -18,6 +18,8 @@ from caw.evaluator.token_classes import CLASSES, class_table
 from caw.models import load_model
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.facts import vocabulary_size
+from caw.models.packed import pack_model
+from caw.triton_kernels.packed_weights_ref import FORMATS
 
 POSITIONS = 32768
 QUESTION = "Tell me about the history of tea."
@@ -48,15 +50,17 @@ class Subject:
     text: bool  # whether prompts are text, else random ids
 
 
-def load_subject(name: str, shapes: str | None, dtype: str, device: str | None, evaluator: str | None) -> Subject:
-    """The model `name`, or random weights of `shapes`.
+def load_subject(
+    name: str, shapes: str | None, dtype: str, device: str | None, evaluator: str | None, weights: str | None = None
+) -> Subject:
+    """The model `name`, or random weights of `shapes`; weights: as in `random_model`, with shapes.
 
     Random weights never end a text: every run is to have the tokens asked for, and forbidding an end token in each
     step is work that no user asks for. Where there is no trained evaluator, one with random weights takes its place:
     it costs the same.
     """
     if shapes is not None:
-        model = random_model(shapes, dtype, device)
+        model = random_model(shapes, dtype, device, weights)
         model.config.eos_token_id = model.generation_config.eos_token_id = None
         tokenizer = number_tokenizer(model.config.vocab_size)
     else:
@@ -75,11 +79,13 @@ def untrained_evaluator(token_class: torch.Tensor) -> Evaluator:
     return Evaluator(FeatureSpec(classes=len(CLASSES)), token_class=token_class).eval().requires_grad_(False)
 
 
-def random_model(shapes: str, dtype: str, device: str | None, **changes: Any) -> Any:
+def random_model(shapes: str, dtype: str, device: str | None, weights: str | None = None, **changes: Any) -> Any:
     """A model of these shapes with random weights, made where it will run: its speed is that of the real one.
 
-    changes: entries of its configuration to replace.
+    weights: "fp8", "int8" or "int4" as a GPU reads them. changes: entries of its configuration to replace.
     """
+    if weights not in (None, *FORMATS):
+        raise ValueError(f"weights must be one of {', '.join(FORMATS)}, got {weights!r}; leave it out for dense ones")
     if shapes not in SHAPES:
         raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, got {shapes!r}; choose one of these")
     place = resolve_device(device)
@@ -88,7 +94,8 @@ def random_model(shapes: str, dtype: str, device: str | None, **changes: Any) ->
     torch.manual_seed(0)
     with torch.device(place):
         model = AutoModelForCausalLM.from_config(config, dtype=resolve_dtype(dtype, place))
-    return model.eval().requires_grad_(False)
+    model = model.eval().requires_grad_(False)
+    return model if weights is None else pack_model(model, weights, place)
 
 
 def number_tokenizer(vocab_size: int) -> Any:

@@ -12,6 +12,7 @@ from caw.io.token_texts import require_tokenizer
 from caw.models.branchable import branchable_config, check_weights
 from caw.models.ends import end_token_ids
 from caw.models.eval_mode import active_dropout
+from caw.models.packed import PackedLinear
 from caw.models.quantised import QuantisedLinear
 from caw.models.rope import rope_limit
 from caw.models.tensor_parallel import mesh_of
@@ -105,7 +106,7 @@ class ModelFacts:
 def vocabulary_size(model: Any) -> int:
     """V: the width of the model's logits, which may exceed the tokenizer's."""
     head = model.get_output_embeddings()
-    if isinstance(head, QuantisedLinear):
+    if isinstance(head, (QuantisedLinear, PackedLinear)):
         return head.outputs
     return head.weight.shape[0] if head is not None else model.config.get_text_config(decoder=True).vocab_size
 

@@ -33,7 +33,8 @@ def load_model(
         weights: None = numbers of that dtype, but "file" for a .gguf file on a CPU where "auto" would be float32.
             "file": the 4-bit and 8-bit blocks of a .gguf file as they are, on a CPU, which give what its dequantised
             float32 model gives. "file-fast": the same, products rounding their inputs to 8 bits. "int8", "int4": any
-            other model on a CPU, its matrices rounded to blocks of 32 while it loads.
+            other model on a CPU, and any on a GPU, its matrices rounded to blocks of 32 while it loads. "fp8": any
+            model on a GPU, its matrices rounded to float8_e4m3fn with a scale for each row.
 
     Returns:
         (model in eval mode, tokenizer). `model.generation_config.eos_token_id` lists every id that ends a text.
@@ -43,15 +44,22 @@ def load_model(
     where a .gguf file is dequantised because its blocks cannot be computed with.
     """
     require_name(name)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    device = resolve_device(device)
+    place = resolve_device(device)
     source = file_or_folder(name)
     if weights is None:
-        weights = usual_weights(source, device, dtype)
+        weights = usual_weights(source, place, dtype)
     if weights is not None:
-        return _load_quantised(name, source, device, dtype, weights)
-    dtype = resolve_dtype(dtype, device)
+        check_quantised(weights, source, place, dtype)
+        if place.type == "cpu":
+            return _load_quantised(name, source, weights)
+    model, tokenizer = _load_dense(name, source, resolve_dtype(dtype, place))
+    return _named(name, model.to(place) if weights is None else _packed(model, weights, place), tokenizer)
+
+
+def _load_dense(name: str | Path, source: Path, dtype: torch.dtype) -> Any:
+    """Model, on a CPU, and tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     if source.suffix == ".gguf":
         folder, local = dequantised(source), True
     else:
@@ -60,7 +68,23 @@ def load_model(
     with quiet(), one_sentence(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=local)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
-    return _named(name, model.to(device).eval().requires_grad_(False), tokenizer)
+    return model.eval().requires_grad_(False), tokenizer
+
+
+def _packed(model: Any, weights: str, device: torch.device) -> Any:
+    """The model with the weights that a GPU reads, there."""
+    from caw.models.packed import pack_model
+
+    model = pack_model(model, weights, device)
+    model.save_pretrained = _refuse_saving
+    return model
+
+
+def _refuse_saving(*args: Any, **kwargs: Any) -> None:
+    raise ValueError(
+        "expected a model of plain weights to save, found rounded ones; save the model that they were made from, "
+        "loaded with weights=None"
+    )
 
 
 def _named(name: str | Path, model: Any, tokenizer: Any) -> Any:
@@ -70,25 +94,20 @@ def _named(name: str | Path, model: Any, tokenizer: Any) -> Any:
     return model, tokenizer
 
 
-def _load_quantised(
-    name: str | Path, source: Path, device: torch.device, dtype: str | torch.dtype, weights: str
-) -> Any:
-    """The model with quantised weights; ValueError where they cannot be had."""
-    check_quantised(weights, source, device, dtype)
+def _load_quantised(name: str | Path, source: Path, weights: str) -> Any:
+    """The model with quantised weights on a CPU."""
     survive_forks()
     if weights in FILE_WEIGHTS:
         return _load_file(name, source, fast=weights == "file-fast")
     # these import torch, which the help of a command would wait for
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from caw.models.rounding import quantise
 
-    folder, local = folder_or_hub_id(name)
-    with quiet(), one_sentence(name):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=local)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=local)
-    return _named(name, quantise(model.eval().requires_grad_(False), weights), tokenizer)
+    model, tokenizer = _load_dense(name, source, torch.float32)
+    model = quantise(model, weights)
+    model.save_pretrained = _refuse_saving
+    return _named(name, model, tokenizer)
 
 
 def _load_file(name: str | Path, source: Path, fast: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # takes seconds to import
     import torch
 
 FILE_WEIGHTS, ROUNDED_WEIGHTS = ("file", "file-fast"), ("int8", "int4")
+GPU_WEIGHTS = ("fp8", *ROUNDED_WEIGHTS)
 
 
 def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) -> str | None:
@@ -41,20 +43,37 @@ def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) 
 
 def check_quantised(weights: str, source: Path, device: torch.device, dtype: str | torch.dtype) -> None:
     """Raise ValueError, or ImportError without the compiled extension, unless these weights can be had."""
-    from caw import ops
-
-    if weights not in (*FILE_WEIGHTS, *ROUNDED_WEIGHTS):
-        known = ", ".join((*FILE_WEIGHTS, *ROUNDED_WEIGHTS))
+    if weights not in (*FILE_WEIGHTS, *GPU_WEIGHTS):
+        known = ", ".join((*FILE_WEIGHTS, *GPU_WEIGHTS))
         raise ValueError(f"weights must be None, {known}, got {shown(weights)}; leave it out for plain numbers")
+    if device.type == "cuda" and weights in GPU_WEIGHTS:
+        return _check_triton(weights)
+    if weights not in (*FILE_WEIGHTS, *ROUNDED_WEIGHTS):
+        raise ValueError(
+            f"weights={weights!r} is for a GPU, found {device}; load with device='cuda', or use "
+            f"{_remedy(source.suffix == '.gguf')}"
+        )
     is_file = source.suffix == ".gguf"
     if is_file != (weights in FILE_WEIGHTS):
-        found, remedy = ("one", "'file'") if is_file else ("another model", "'int8' or 'int4'")
+        found = "one" if is_file else "another model"
         kind = "a model that is no .gguf file" if is_file else "a .gguf file"
-        raise ValueError(f"weights={weights!r} is for {kind}, found {found}; use {remedy}")
+        raise ValueError(f"weights={weights!r} is for {kind}, found {found}; use {_remedy(is_file)}")
     if device.type != "cpu" or str(dtype) not in ("auto", "float32", "torch.float32"):
         raise ValueError(
             f"weights={weights!r} computes in float32 on a CPU, found {dtype} on {device}; leave dtype out and "
             "load with device='cpu', or leave weights out"
         )
+    from caw import ops
+
     if ops.missing_extension():
         raise ImportError(f"weights={weights!r} needs the compiled extension: {ops.missing_extension()}")
+
+
+def _remedy(is_file: bool) -> str:
+    return "'file'" if is_file else "'int8' or 'int4'"
+
+
+def _check_triton(weights: str) -> None:
+    """Raise ImportError where the kernels of these weights cannot be had."""
+    if importlib.util.find_spec("triton") is None:
+        raise ImportError(f"weights={weights!r} needs Triton 3.6 or newer, found none; run `pip install triton`")

@@ -64,4 +64,4 @@ def _rounded(x: torch.Tensor, kind: int) -> torch.Tensor:
 
 def _whole(x: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
     wide = scale.float()
-    return torch.where(wide == 0, torch.zeros(()), (x / wide).round().clamp(low, high))
+    return torch.where(wide == 0, wide.new_zeros(()), (x / wide).round().clamp(low, high))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from caw.triton_kernels.packed_weights_ref import FORMATS, Format
 from typer.testing import CliRunner
 
 from caw.cli import app
@@ -48,6 +49,19 @@ def test_bytes_of_products_and_prefix_are_those_of_arithmetic() -> None:
     assert kept < attention < 1.01 * kept + layers * 64 * width
     rest = sum(launch.bytes for launch in launches) - products - attention
     assert 0 < rest < 0.01 * weights, "a table or a cache was counted whole"
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=list(FORMATS))
+def test_packed_weights_are_counted_as_they_lie(form: Format) -> None:
+    """By the same launches; what is neither weights nor scales is the same."""
+    steps = [model_of_step("kgw+caw", "tiny", "float16", 1, 64, weights=weights) for weights in (None, form.name)]
+    assert [launch.name for launch in steps[0]] == [launch.name for launch in steps[1]]
+    shape = SHAPES["tiny"]
+    width, inner, rows = shape["hidden_size"], shape["intermediate_size"], shape["vocab_size"]
+    inputs = {width: 2 * (4 * width + 2 * inner) + rows, inner: 2 * width}  # of so many rows in all
+    saved = sum(count * (2 * size - form.row(size)) for size, count in inputs.items())
+    moved = [sum(launch.bytes for launch in step) for step in steps]
+    assert moved[0] - moved[1] == saved
 
 
 def test_a_layer_takes_64_rows_and_more_are_the_models_own() -> None:
@@ -136,5 +150,6 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     ]
     assert f"plain: {rows[0]['launches']} launches" in done.stdout and "on h100: not measured" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
-    wrong = CliRunner().invoke(app, ["benchmark", "--model-of-step", "x"], env={"CAW_TRACEBACK": ""})
-    assert wrong.exit_code == 2 and "device must be one of" in wrong.stderr
+    for options, words in (["--model-of-step", "x"], "device must be one of"), (["--weights", "fp8"], "is for --model"):
+        wrong = CliRunner().invoke(app, ["benchmark", *options], env={"CAW_TRACEBACK": "", "COLUMNS": "200"})
+        assert wrong.exit_code == 2 and words in wrong.stderr

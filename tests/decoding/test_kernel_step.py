@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import RAGGED, build, prompt
+from decoding.architectures import CONFIGS, RAGGED, build, from_config, prompt
 from decoding.capturing import started, tensors
 from decoding.drafts.guessing import Knowing
 from decoding.running import run
 from decoding.test_step import SAMPLING, WATERMARKS, capacity_policy
+from models.packing import packed_pair
 from pairwise import pairwise
 
 import caw
 from caw import ops
 from caw.decoding.capture import fused_step
 from caw.decoding.capture.fused_step import FusedStep
-from caw.decoding.forward import fused_stack
+from caw.decoding.forward import fused_layers, fused_stack
 from caw.decoding.forward.attention import caw_attention
 from caw.decoding.forward.small_linears import SmallLinears
 
@@ -53,6 +54,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         enumerate_candidates,
         ladder_step,
         launching,
+        packed_weights,
         sampling_noise,
         sibling_attention,
         small_linear,
@@ -65,6 +67,8 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "decision_step", decision_step.decision_step)
     monkeypatch.setattr(ops, "sampling_noise", sampling_noise.sampling_noise)
     monkeypatch.setattr(ops, "small_linear", small_linear.small_linear)
+    monkeypatch.setattr(ops, "packed_linear", small_linear.packed_linear)
+    monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
     monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
     monkeypatch.setattr(ops, "drafted_layer", decoder_layer.drafted_layer)
     monkeypatch.setattr(ops, "drafted_attention", sibling_attention.drafted_attention)
@@ -172,3 +176,35 @@ def test_tokens_of_drafted_steps_in_the_interpreter(by_kernels: ops.Ops, name: s
     assert actual.tokens == expected.tokens
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
     assert sum(trace.drafts.accepted for trace in actual.traces) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weights", "name", "watermark"),
+    [
+        ("int4", "qwen2", "lefthash"),
+        pytest.param("fp8", "llama", "top_k", marks=pytest.mark.gate("rehearsal")),
+        pytest.param("int8", "qwen3", None, marks=pytest.mark.gate("rehearsal")),
+    ],
+)
+def test_tokens_of_packed_weights_in_the_interpreter(
+    by_kernels: ops.Ops, weights: str, name: str, watermark: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where whole layers take such weights: the tokens of the dense model of the same numbers."""
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled here")
+    kind, config = CONFIGS[name]
+    sizes = {"intermediate_size": 64, "num_hidden_layers": 1, "head_dim": 16 if name == "qwen3" else 8}
+    packed, dense = packed_pair(from_config(kind, config | sizes), weights)
+    policy = capacity_policy(dense, theta=1.0, beta=1.0) if watermark else None
+    settings: dict[str, Any] = {"max_new_tokens": 2, "slots": 2}
+    chosen, prompts = WATERMARKS[watermark] if watermark else None, [prompt(7, 1), prompt(70, 2)]
+    expected = run(dense, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
+    calls, whole = [], ops.decoder_layer
+    monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(fused_stack, "_alike", lambda body, layers: False)
+    monkeypatch.setattr(ops, "decoder_layer", lambda *given: calls.append(given[9][1].dtype) or whole(*given))
+    actual = run(packed, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
+    assert actual.tokens == expected.tokens
+    assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
+    assert calls and set(calls) == {packed.model.layers[0].mlp.up_proj.packed.dtype}, "layers run whole"

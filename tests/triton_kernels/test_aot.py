@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CONFIGURATIONS = 45
+MAX_CONFIGURATIONS = 51
 
 
 def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,9 +33,9 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 153),
-        (["--capability", "80", "100", "--few"], 62),
-        (["--capability", "80", "90", "100", "--trials"], 94),
+        (["--capability", "90", "--checked"], 165),
+        (["--capability", "80", "100", "--few"], 74),
+        (["--capability", "80", "90", "100", "--trials"], 154),
     ],
     ids=["sm_90", "sm_80-and-sm_100", "tuner"],
 )

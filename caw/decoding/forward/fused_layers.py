@@ -17,7 +17,9 @@ from torch.nn.modules import module as module_state
 
 from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window
+from caw.models.packed import PackedLinear
 from caw.models.quantised import QuantisedLinear
+from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 
 # class of the layer -> how its parts are named; other classes, subclasses among them, run as they are
 LAYERS = {
@@ -28,6 +30,7 @@ PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self
                "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 NORMS = ("input_layernorm", "post_attention_layernorm")
 ACTIVATIONS = ("SiLU", "SiLUActivation")  # torch's and transformers' names of one function
+PACKED = (QuantisedLinear, PackedLinear)
 DTYPES = (torch.float32, torch.bfloat16)  # of the operators on a CPU
 GPU_DTYPES = (*DTYPES, torch.float16)
 GPU_ROWS = 64  # most rows of a step that the operators take there; more are the business of general products
@@ -57,7 +60,10 @@ def fusible(layer: torch.nn.Module) -> bool:
         **dict.fromkeys(norms, f"{prefix}RMSNorm"),
     }  # fmt: skip
     parts = dict(layer.named_modules())
-    linear = QuantisedLinear if type(parts.get(PROJECTIONS[0])) is QuantisedLinear else Linear
+    linear = type(parts.get(PROJECTIONS[0]))
+    if linear is PackedLinear and not on_gpu(layer.input_layernorm.weight):  # only Triton's kernels read those
+        return False
+    linear = linear if linear in PACKED else Linear
     expected.update(dict.fromkeys(PROJECTIONS, str(linear.__name__)))
     names = {name: type(part).__name__ for name, part in parts.items() if name != "mlp.act_fn"}
     if names != expected or any(type(parts[name]) is not linear for name in PROJECTIONS):
@@ -191,19 +197,22 @@ class FusedLayer:
 
 def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:
     """Where a module keeps its weight and its bias, and under which name the weight."""
-    if isinstance(module, QuantisedLinear):
+    if isinstance(module, PACKED):
         return module._buffers, "packed"
     return module._parameters, "weight"
 
 
 def _shape(module: Any) -> tuple[int, ...]:
-    return (module.outputs, module.inputs) if isinstance(module, QuantisedLinear) else tuple(module.weight.shape)
+    return (module.outputs, module.inputs) if isinstance(module, PACKED) else tuple(module.weight.shape)
 
 
 def _one_kind(weights: list[torch.Tensor]) -> bool:
-    """Whether all have one dtype; packed ones go with float32."""
+    """Whether all have one dtype, but for packed ones of one format; on a CPU those go with float32."""
     kinds = {weight.dtype for weight in weights}
-    return len(kinds) == 1 or kinds == {torch.float32, torch.uint8}
+    packed = kinds & BY_DTYPE.keys()
+    if not packed or on_gpu(weights[0]):
+        return len(kinds - packed) == 1 and len(packed) <= 1
+    return kinds == {torch.float32, torch.uint8}
 
 
 def plain(weight: torch.Tensor) -> bool:

@@ -1,0 +1,129 @@
+"""Models whose weights a GPU reads in 4 and 8 bits, by the references that a CPU has of their operators."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from caw.triton_kernels.packed_weights_ref import FORMATS, INT4, INT8, unpack_weight_ref
+from decoding.architectures import build
+from models.packing import packed_pair
+
+import caw
+from caw import ops
+from caw.cost.product_tuner import products_of
+from caw.models import load, packed
+from caw.models.facts import ModelFacts
+from caw.models.packed import FEW_ROWS, PackedLinear, pack_model, pack_weight
+from caw.models.quantised_choice import check_quantised
+from caw.models.rounding import Q4_1, Q8_0, blocks_of
+from caw.testing import assert_close
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """load_model(device="cuda") goes its way; what it loads stays on the CPU."""
+    monkeypatch.setattr(load, "resolve_device", lambda device: torch.device("cuda"))
+    monkeypatch.setattr(packed, "pack_model", lambda model, weights, device: pack_model(model, weights, CPU))
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_loaded_it_gives_the_texts_of_its_dense_numbers(weights: str, folder: Path, as_on_a_gpu: None) -> None:
+    model, tokenizer = caw.load_model(folder, device="cuda", dtype="float32", weights=weights)
+    _, dense = packed_pair(model, weights)
+    kinds = {type(m) for m in model.modules()}
+    assert PackedLinear in kinds
+    ids = torch.randint(3, 31, (2, 40))
+    with torch.inference_mode():
+        assert_close(model(ids).logits, dense(ids).logits, "forward")
+    assert ModelFacts.of(model).vocab_size == ModelFacts.of(dense).vocab_size
+    prompts, watermark = ["a small text", "another"], caw.KGW(key=3, delta=2.0)
+    texts = [
+        caw.generate(m, tokenizer, prompts, watermark=watermark, max_new_tokens=6, progress=False).sequences
+        for m in (model, dense)
+    ]
+    assert texts[0] == texts[1]
+    with pytest.raises(ValueError, match="expected a model of plain weights to save, found rounded ones"):
+        model.save_pretrained(folder)
+    for move in (model.half, lambda: model.to("meta"), lambda: copy.deepcopy(model).to(torch.float64)):
+        with pytest.raises(ValueError, match=r"expected a model of packed weights to stay in torch.float32 on cpu"):
+            move()
+    assert model.to("cpu").float() is model
+    assert {(p.dtype, p.device) for p in model.parameters()} == {(torch.float32, CPU)}, "no part has moved"
+
+
+@pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
+@pytest.mark.parametrize(("form", "kind"), [(INT4, Q4_1), (INT8, Q8_0)])
+def test_numbers_are_those_of_the_same_weights_on_a_cpu(form: Any, kind: int) -> None:
+    weight = torch.randn(37, 160)
+    expected = ops.unpack_rows(ops.pack_blocks(blocks_of(weight, kind), kind), torch.arange(37), 160)
+    assert torch.equal(unpack_weight_ref(pack_weight(weight, form), 160, torch.float32), expected)
+
+
+def test_float8_is_rounded_once_and_exact_in_bfloat16() -> None:
+    weight = torch.randn(5, 48) * torch.tensor([[1e-6], [0.02], [3.0], [500.0], [0.0]])
+    found = unpack_weight_ref(pack_weight(weight, FORMATS["fp8"]), 48, torch.float32)
+    greatest = weight.abs().amax(1, keepdim=True)
+    assert ((found - weight).abs() <= weight.abs() / 16 + greatest * 2**-17).all() and not found[4].any()
+    assert torch.equal(found.bfloat16().float(), found)
+
+
+def test_many_rows_are_multiplied_by_dense_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from caw.triton_kernels.small_linear import MAX_ROWS
+
+    layer = packed.packed_layer(torch.nn.Linear(64, 7).bfloat16(), INT8, CPU)
+    calls: list[str] = []
+    for name in ("packed_linear", "unpack_weight"):
+        original = getattr(ops, name)
+        monkeypatch.setattr(ops, name, lambda *a, name=name, of=original: calls.append(name) or of(*a))
+    x = torch.randn(FEW_ROWS + 1, 64).bfloat16()
+    few, many = layer(x[:-1]), layer(x)
+    assert FEW_ROWS == MAX_ROWS and calls == ["packed_linear", "unpack_weight"]
+    assert_close(many[:-1], few, "attention/bfloat16")
+    assert layer(x[:6].view(2, 3, 64)).shape == (2, 3, 7)
+    monkeypatch.setattr(packed, "AT_ONCE", 3 * 64)
+    assert_close(layer(x), many, "attention/bfloat16")
+    assert calls[3:] == ["unpack_weight"] * 3, "three rows of the matrix at once"
+
+
+def test_vocabularies_and_odd_rows() -> None:
+    """A table that is the vocabulary too stays for look-ups, and is multiplied by in 8 bits; 48 are no blocks."""
+    model = copy.deepcopy(build("llama"))
+    model.lm_head.weight = model.model.embed_tokens.weight
+    model = pack_model(model, "int4", CPU)
+    assert model.lm_head.form is INT8 and type(model.model.embed_tokens) is torch.nn.Embedding
+    layer = model.model.layers[0]
+    assert layer.self_attn.q_proj.form is INT4 and type(layer.mlp.down_proj) is torch.nn.Linear
+    bytes_of = {one.key: one.bytes for one in products_of(model)}
+    assert bytes_of["131 x 32 float32 int8"] == 131 * 128 and bytes_of["32 x 48 float32"] == 32 * 48 * 4
+
+
+@pytest.mark.parametrize(
+    ("weights", "source", "device", "words"),
+    [
+        ("fp8", "m", "cpu", "weights='fp8' is for a GPU, found cpu; load with device='cuda', or use 'int8' or 'int4'"),
+        ("fp8", "m.gguf", "cpu", "load with device='cuda', or use 'file'"),
+        ("file", "m.gguf", "cuda", "computes in float32 on a CPU"),
+        ("fp4", "m", "cuda", "weights must be None, file, file-fast, fp8, int8, int4, got 'fp4'"),
+        ("int8", "m", "meta", "computes in float32 on a CPU, found auto on meta"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(weights: str, source: str, device: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        check_quantised(weights, Path(source), torch.device(device), "auto")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4", "fp8"])
+def test_on_a_gpu_any_model_takes_them(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in ("m", "m.gguf"):
+        check_quantised(weights, Path(source), torch.device("cuda"), "bfloat16")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs Triton .* or newer, found none"):
+        check_quantised(weights, Path("m"), torch.device("cuda"), "auto")

@@ -1,0 +1,117 @@
+"""Weights of 4 and 8 bits: their numbers, products of few rows, matrices made dense, and rows alone."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from caw.triton_kernels.packed_weights_ref import FORMATS, FP8, INT4, INT8, unpack_weight_ref
+from caw.triton_kernels.small_linear_ref import product_ref
+
+from caw.models.packed import pack_weight
+from caw.testing import assert_close
+
+ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
+KINDS = {form.name: form for form in FORMATS.values()}
+
+
+def given(device, form, rows, size, outputs, dtype, biases=0, residual=False, gated=False):
+    """Arguments of `product` with packed weights, and with the dense ones that they stand for."""
+    generator = torch.Generator().manual_seed(rows * 1000 + size)
+
+    def make(*shape):
+        return (torch.randn(*shape, generator=generator) / size**0.25).to(dtype).to(device)
+
+    width = outputs[0] if gated else sum(outputs)
+    packed = [pack_weight(make(o, size), form) for o in outputs]
+    rest = ([make(o) if biases >> i & 1 else None for i, o in enumerate(outputs)],
+            make(rows, width) if residual else None, gated)  # fmt: skip
+    x = make(rows, size)
+    return (x, packed, *rest), (x, [unpack_weight_ref(w, size, dtype) for w in packed], *rest)
+
+
+CASES = {
+    "one": (1, 32, [1], torch.float32),
+    "three-parts": (3, 96, [17, 5, 20], torch.bfloat16, 0b101),
+    "full-block-of-rows": (16, 256, [16, 16], torch.float16, 0, True),
+    "gated": (17, 160, [7, 7], torch.float32, 0b11, True, True),
+    "gated-half": (2, 288, [19, 19], torch.bfloat16, 0, False, True),
+    "most-rows": (64, 128, [40], torch.float16, 1, True),
+}
+
+
+@pytest.mark.parametrize("form", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_reference(device, form, case):
+    from caw.triton_kernels.small_linear import product
+
+    packed, dense = given(device, form, *CASES[case])
+    actual, expected = product(*packed), product_ref(*dense)
+    assert actual.dtype == expected.dtype and actual.is_contiguous()
+    assert_close(actual, expected, ROWS[actual.dtype])
+
+
+def test_fp8_takes_rows_of_any_length_and_older_gpus(device, monkeypatch):
+    """Bits moved by hand, as before compute capability 8.9, give the same numbers: every one that there is."""
+    from caw.triton_kernels.packed_weights import unpack_weight
+    from caw.triton_kernels.small_linear import product
+
+    every = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    weight = torch.stack([every.nan_to_num(0.0), torch.linspace(-3e-5, 2e-5, 256)])[:, 3:].to(device)  # 253: a prime
+    packed, x = pack_weight(weight, FP8), torch.eye(253, device=device)[100:159]
+    dense = unpack_weight_ref(packed, 253, torch.float32)
+    assert torch.equal(dense[0], weight[0]), "what is a float8 already stays it"
+    for _ in ("as this device does", "by bits"):
+        assert torch.equal(unpack_weight(packed, 253, torch.float32), dense)
+        assert torch.equal(product(x, [packed], [None]), dense[:, 100:159].T)
+        monkeypatch.setattr(importlib.import_module("caw.triton_kernels.packed_weights"), "_has_fp8", lambda t: False)
+
+
+@pytest.mark.parametrize("form", KINDS.values(), ids=KINDS)
+def test_made_dense_it_is_the_reference(device, form):
+    from caw.triton_kernels.packed_weights import unpack_weight
+
+    packed = pack_weight(torch.randn(19, 288, generator=torch.Generator().manual_seed(1)).to(device), form)
+    for dtype in ROWS:
+        assert torch.equal(unpack_weight(packed, 288, dtype), unpack_weight_ref(packed, 288, dtype))
+    assert torch.equal(unpack_weight(packed[:0], 288, torch.float32), torch.empty(0, 288, device=device))
+
+
+@pytest.mark.parametrize("form", KINDS.values(), ids=KINDS)
+def test_a_row_has_the_same_bits_beside_any_others(device, form):
+    """The interpreter's products are NumPy's, whose order is nobody's promise: there sums are exact."""
+    from caw.triton_kernels.small_linear import packed_linear
+
+    numbers = torch.randn(48, 192, generator=torch.Generator().manual_seed(2)).to(device)
+    x = torch.randn(40, 192, generator=torch.Generator().manual_seed(3)).to(device)
+    if device.type != "cuda":
+        x, numbers = (8 * x).round(), (3 * numbers).round().clamp(-8, 7)
+        numbers[:, ::32], numbers[:, 1::32] = (-8, 7) if form is INT4 else (127, 0)  # steps of 1 in every block
+    packed = pack_weight(numbers, form)
+    whole = packed_linear(x, packed)
+    for rows in (slice(0, 1), slice(7, 12), slice(39, 40)):
+        assert torch.equal(packed_linear(x[rows], packed), whole[rows])
+    assert packed_linear(x[:0], packed).shape == (0, 48)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"size": 48}, "whole blocks of 32 inputs, got 48"),
+        ({"size": 96}, r"weights\[0\] must have rows of 128 bytes for 96 inputs, got 192"),
+        ({"second": INT8}, r"weights\[1\] must be uint8, got int8"),
+        ({"strides": True}, "contiguous, got other strides"),
+        ({"dense": True}, r"weights\[1\] must be uint8, got float32"),
+    ],
+)
+def test_wrong_input_is_named(device, change, words):
+    from caw.triton_kernels.small_linear import product
+
+    weights = [pack_weight(torch.randn(4, 160).to(device), form) for form in (INT4, change.get("second", INT4))]
+    if "strides" in change:
+        weights[1] = weights[1].T.contiguous().T
+    if "dense" in change:
+        weights[1] = torch.zeros(4, 160, device=device)
+    with pytest.raises((TypeError, ValueError), match=words):
+        product(torch.zeros(2, change.get("size", 160), device=device), weights, [None, None])
