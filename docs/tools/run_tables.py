@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from result_files import RESULTS, as_table, source
@@ -40,32 +43,49 @@ def cost(run: str) -> str:
 
 
 def drawn(run: str, drawn_run: str) -> str:
-    """How right each setting's answers are beside those that the unmarked model draws instead of taking favourites."""
+    """How right each setting's answers are beside those that the unmarked model draws instead of taking favourites.
+
+    Several draws of a question count as their mean; a row more then has the answer that most of them give.
+    """
     data, places = _data(run), (RESULTS / f"evaluation_{name}" / "answers.jsonl" for name in (run, drawn_run))
-    marked, unmarked = (_right_by_cell(place) for place in places)
-    of_drawn = {question: right for cell in unmarked.values() for question, right in cell.items()}
+    marked, unmarked = (_by_cell(place) for place in places)
+    drawn_by_all = set.intersection(*(set(cell) for cell in unmarked.values()))
+    rows = [
+        (data.label(s), [c for name, c in marked.items() if f".{s.policy}." in f"{name}."]) for s in data.settings()
+    ]
+    if len(unmarked) > 1:
+        voted = {question: _most_frequent([cell[question] for cell in unmarked.values()]) for question in drawn_by_all}
+        rows.append((f"No watermark, most frequent answer of {len(unmarked)} drawn", [voted]))
     lines = []
-    for setting in data.settings():
-        cells = [right for cell, right in marked.items() if f".{setting.policy}." in f"{cell}."]
-        questions = sorted(set.intersection(*(set(cell) for cell in cells)))
-        right = np.array([np.mean([cell[question] for cell in cells]) for question in questions])
-        difference = right - np.array([of_drawn[question] for question in questions])
+    for label, cells in rows:
+        questions = sorted(drawn_by_all.intersection(*(set(cell) for cell in cells)))
+        right, drawn_right = (
+            np.array([np.mean([cell[question]["correct"] for cell in of]) for question in questions])
+            for of in (cells, [*unmarked.values()])
+        )
+        difference = right - drawn_right
         bounds = difference_interval(difference)
         assert bounds is not None
         lines.append((
-            data.label(setting), str(len(questions)), f"{right.mean():.3f}",
-            f"{(right - difference).mean():.3f}", report_tables.with_interval(float(difference.mean()), list(bounds)),
+            label, str(len(questions)), f"{right.mean():.3f}", f"{drawn_right.mean():.3f}",
+            report_tables.with_interval(float(difference.mean()), list(bounds)),
         ))  # fmt: skip
     header = ("setting", "questions", "right", "right, drawn without a mark", "difference (95 % interval)")
     return f"{as_table(header, lines)}\n{source(f'evaluation_{drawn_run}/results.json')}"
 
 
-def _right_by_cell(path: Path) -> dict[str, dict[str, bool]]:
-    """Whether each question was answered rightly, by cell and the question's number."""
-    found: dict[str, dict[str, bool]] = {}
+def _by_cell(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """The published line of each question's answer, by cell and the question's number."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for line in read_lines(path):
-        found.setdefault(line["cell"], {})[line["id"].rpartition("/")[2]] = line["correct"]
+        found.setdefault(line["cell"], {})[line["id"].rpartition("/")[2]] = line
     return found
+
+
+def _most_frequent(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first of the lines with the answer that most of them give; a line without an answer has no vote."""
+    votes = Counter(line["answer"] for line in lines if line["answer"] is not None)
+    return max(lines, key=lambda line: votes[line["answer"]])
 
 
 def equal_detection(run: str, *measures: str) -> str:
