@@ -1,8 +1,8 @@
 """What drafts cost, measured while texts are made: a row more in a step, and deciding behind one.
 
-A row is a seventh of a step with 4-bit weights, where unpacking and arithmetic weigh, a fiftieth with bfloat16 weights
-of a larger model, where reading does. Deciding behind a draft takes about as long for a small model as for a large one:
-a fiftieth of a step of the demo model. With several texts at once that weighs, as a right draft saves a part of a step.
+A row is a seventh of a forward with 4-bit weights, where unpacking and arithmetic weigh, a fiftieth with bfloat16
+weights of a larger model, where reading does. A decision behind a draft is one or two hundredths of a step of the demo
+model. With several texts at once that weighs, as a right draft saves a part of a step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 ROW = 0.05  # share of a step of one row, as long as nothing is known
 TRUSTED = 16.0  # what that counts as: steps times the square of their rows' distance from the mean
 LEAST, GREATEST = 0.005, 0.4
-KEPT = 64  # steps that count; without drafts among them it is ROW again, so that a wrong price is found out
+KEPT = 64  # steps that count; without drafts among them prices are ROW and DECISION again: wrong ones are found out
 DECISION = 0.01  # share of a step that a decision behind a draft takes, as long as nothing is known
 DECISIONS = 8.0  # how many of them that counts as
 OFTEN = 8  # steps after which prices are worked out again
@@ -24,23 +24,27 @@ OFTEN = 8  # steps after which prices are worked out again
 class RowPrice:
     """A line through the times of the last steps by their rows; of each number of rows the median counts.
 
-    Texts do not depend on it, only how many drafts are carried. Times are the thread's own, as others may keep the
+    Of the decisions in the same steps it is the median as well, so that one interruption makes none of them dear.
+    Texts do not depend on prices, only how many drafts are carried. Times are the thread's own, as others may keep the
     machine busy.
     """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)
-        self._decided: deque[tuple[int, float]] = deque(maxlen=KEPT)
-        self._known, self._since = (ROW, DECISION), OFTEN
+        self._decided: deque[tuple[int, int, float]] = deque(maxlen=KEPT)  # step, texts, seconds
+        self._known, self._since, self._step = (ROW, DECISION), OFTEN, 0
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step that made a forward of so many rows, and decided what it would without drafts, took so long."""
         self._seen.append((rows, seconds))
         self._since += 1
+        self._step += 1
+        while self._decided and self._decided[0][0] <= self._step - KEPT:
+            self._decided.popleft()  # a price that ends all drafts is never seen again
 
     def decided(self, texts: int, seconds: float) -> None:
         """Deciding behind a draft of each of so many texts, or seeing that it is wrong, took so long."""
-        self._decided.append((texts, seconds))
+        self._decided.append((self._step, texts, seconds))
 
     @property
     def share(self) -> float:
@@ -55,9 +59,9 @@ class RowPrice:
     def _prices(self) -> tuple[float, float]:
         if self._since >= OFTEN:
             share, one = self._line()
-            texts, seconds = (sum(column) for column in zip(*self._decided, strict=True)) if self._decided else (0, 0.0)
-            found = seconds / one if one > 0 else DECISION * texts
-            decision = (DECISION * DECISIONS + found) / (DECISIONS + texts)
+            each = [seconds / texts for _, texts, seconds in self._decided for _ in range(texts)]
+            found = median(each) / one if each and one > 0 else DECISION
+            decision = (DECISION * DECISIONS + found * len(each)) / (DECISIONS + len(each))
             self._known, self._since = (min(max(share, LEAST), GREATEST), min(decision, GREATEST)), 0
         return self._known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -38,7 +39,7 @@ class Proposer:
             return Chain(), 0
         follower = self._follower(sequence)
         guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
-        root = max(range(len(guesses)), key=lambda number: _worth(guesses[number]))  # the first of equals
+        root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
         guess = guesses[root]
         if not guess.tokens:
             return Chain(), 0
@@ -61,12 +62,11 @@ class Proposer:
         seen[0] = len(sequence.tokens)
         return follower
 
+    def _worth(self, guess: Guess) -> tuple[float, int]:
+        return (self.width.share(guess.trust), guess.trust) if guess.tokens else (-math.inf, 0)
+
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """The tokens up to the first that the model does not have."""
         own = list(tokens)
         wrong = next((at for at, token in enumerate(own) if not 0 <= token < self.vocab_size), len(own))
         return own[:wrong]
-
-
-def _worth(guess: Guess) -> tuple[int, int]:
-    return (guess.trust if guess.tokens else -1), bool(guess.tokens)

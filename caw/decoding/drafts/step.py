@@ -61,7 +61,8 @@ class DraftStep(EagerStep):
         Whoever reads them may end texts, or change what is asked of the next token, between any two.
         """
         ahead = self._ahead
-        while ahead is not None and (texts := sum(map(bool, ahead.drafts))):
+        # a text that ended may have a draft left: nothing is decided for it
+        while ahead is not None and (texts := int((state.active & ahead.waiting()).sum())):
             start = time.thread_time()
             result = self._walk(state, cache, ahead)
             self.price.decided(texts, time.thread_time() - start)
@@ -75,8 +76,6 @@ class DraftStep(EagerStep):
     def _walk(self, state: DecodeState, cache: SiblingCache, ahead: Ahead) -> StepResult | None:
         """The next token of every text whose draft is right so far; None where none is."""
         with _only(state, ahead.waiting()):
-            if not state.active.any():
-                return None
             if self.loop is not None:
                 self.loop.steer(state)
             ladder = self.ladder(state)

@@ -26,6 +26,10 @@ class Width(ABC):
         saves: what share of a step a right token saves, None = 1 / batch.
         """
 
+    def share(self, trust: int) -> float:
+        """How guesses of this trust compare with others; a greater trust is better as long as nothing else is known."""
+        return float(trust)
+
     def saw(self, trust: int, drafted: int, accepted: int) -> None:
         """The first `accepted` of `drafted` tokens were right."""
         return

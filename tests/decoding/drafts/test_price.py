@@ -53,6 +53,30 @@ def test_a_decision_as_a_share_of_a_step() -> None:
     assert price.decision <= GREATEST, "where steps take no time at all"
 
 
+def test_one_slow_decision_does_not_count() -> None:
+    price = RowPrice()
+    for turn in range(KEPT):
+        price.saw(1 + turn % 3, 0.03)
+        price.decided(2, 0.2 if turn == KEPT // 2 else 0.0012)
+    assert price.decision == pytest.approx(0.02, rel=0.1)
+
+
+def test_dear_decisions_are_forgotten() -> None:
+    """A price that ends all drafts would else never be seen again."""
+    price = RowPrice()
+    for turn in range(KEPT):
+        price.saw(1, 0.03)
+        if turn % 4 == 0:
+            price.decided(1, 0.009)
+    assert price.decision > 10 * DECISION
+    for _ in range(KEPT - OFTEN):
+        price.saw(1, 0.03)
+    assert price.decision > DECISION, "the last ones still count"
+    for _ in range(OFTEN):
+        price.saw(1, 0.03)
+    assert price.decision == DECISION
+
+
 def test_prices_are_worked_out_now_and_then() -> None:
     price = RowPrice()
     assert price.share == ROW

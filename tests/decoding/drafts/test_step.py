@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ import caw
 from caw import ops
 from caw.decoding.drafts.lead import saved_by_each
 from caw.decoding.drafts.price import RowPrice
+from caw.decoding.drafts.proposer import Proposer
 from caw.policies import Deficit, Target
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -89,14 +92,30 @@ class Told(RowPrice):
 
 
 @pytest.mark.parametrize("watermark", [None, "lefthash"])
-def test_the_price_is_told_what_took_how_long(llama: Any, watermark: str | None, monkeypatch: Any) -> None:
-    told = Told()
+@pytest.mark.parametrize("mistakes", [["right"], ["right", "first wrong", "last wrong"], ["too long"]], ids=str)
+def test_the_price_is_told_what_took_how_long(
+    llama: Any, watermark: str | None, mistakes: list[str], monkeypatch: Any
+) -> None:
+    """Every look at its clock takes a second; the texts end at different places, some before their drafts do."""
+    told, wrong, chosen, ticks = Told(), [], MARKS[watermark] if watermark else None, itertools.count()
+    ends = {run(llama, [ids], chosen, None, max_new_tokens=14, slots=2).tokens[0][7] for ids in PROMPTS[:2]}
     monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: told)
-    chosen = MARKS[watermark] if watermark else None
-    counts = [trace.drafts for trace in same(llama, chosen, None, ["right"], rows=ROWS[:1] * 3).traces]
+    monkeypatch.setattr("caw.decoding.drafts.step.time", SimpleNamespace(thread_time=lambda: float(next(ticks))))
+    saw = Proposer.saw
+
+    def noted(self: Proposer, trust: int, drafted: int, accepted: int) -> None:
+        wrong.append(accepted < drafted)
+        saw(self, trust, drafted, accepted)
+
+    monkeypatch.setattr(Proposer, "saw", noted)
+    done = same(llama, chosen, None, mistakes, rows=ROWS[:1] * 3, eos_token_ids=tuple(ends))
+    counts = [trace.drafts for trace in done.traces]
+    assert len({len(trace.tokens) for trace in done.traces}) > 1
     assert sum(rows for rows, _ in told.steps) == sum(count.rows for count in counts)
-    assert sum(texts for texts, _ in told.decisions) == sum(count.accepted for count in counts), "all are right"
-    assert all(seconds > 0 for _, seconds in told.steps + told.decisions)
+    assert sum(texts for texts, _ in told.decisions) == sum(count.accepted for count in counts) + sum(wrong)
+    assert any(wrong) == ("first wrong" in mistakes)
+    assert {seconds for _, seconds in told.decisions} == {1.0}
+    assert {seconds for _, seconds in told.steps} == {2.0}, "without the one that guessing took"
 
 
 def test_it_knows_whether_other_texts_wait(llama: Any, monkeypatch: Any) -> None:
