@@ -1,7 +1,7 @@
 """How much memory decoding needs, worked out before it starts.
 
-Every large tensor of decoding has a shape known beforehand: keys and values, candidates, logits, and the activations of
-the largest prefill.
+Every large tensor of decoding has a shape known beforehand: keys and values, candidates, logits, the activations of
+the largest prefill, and a GPU's table of rotations.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caw.decoding.forward.prefill_attention import EAGER_BLOCK
+from caw.decoding.forward.rotary_table import table_bytes
 from caw.decoding.reading import CHUNK, MAX_ROWS, MAX_TOKENS
 from caw.models.facts import ModelFacts
 from caw.record import RECORD_SIZE
@@ -63,7 +64,7 @@ def decoding_needs(
     # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
     kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
     first_logits = kept * vocab_size * (2 * size + FLOAT)
-    return Needs(per_sequence, activations + first_logits)
+    return Needs(per_sequence, activations + first_logits + table_bytes(facts, capacity))
 
 
 def by_scores(config: Any, capacity: int) -> bool:

@@ -2,7 +2,7 @@
 
 A capture costs as much as a few steps, and a cache must be cleared: calls of the same shapes, one after another, need
 neither. What a graph holds for good must then be as it was: the plan's numbers, the evaluator, and where each weight of
-the model lies. A graph belongs to one call at a time; it and its memory go with the model.
+the model lies, and its rotations. A graph belongs to one call at a time; it and its memory go with the model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from caw.decoding.capture.output_ring import OutputRing
+from caw.decoding.forward.rotary_table import rotations_of
 from caw.decoding.plan import Plan
 from caw.decoding.state import DecodeState
 from caw.evaluator import Evaluator
@@ -142,4 +143,4 @@ def _weights(model: Any) -> tuple[Any, ...] | None:
         tensors = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
         found.append((id(module), type(module), module.training))
         found += [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in tensors]
-    return tuple(found)
+    return (*found, *rotations_of(model))

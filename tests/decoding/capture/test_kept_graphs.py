@@ -18,6 +18,7 @@ from decoding.test_step import WATERMARKS, capacity_policy
 import caw
 from caw.decoding.capture import kept_graphs, run_ahead
 from caw.decoding.capture.run_ahead import RunAhead
+from caw.decoding.forward import rotary_table
 from caw.decoding.request import requests_for
 from caw.decoding.row_settings import RowSettings
 
@@ -93,6 +94,29 @@ def test_what_a_graph_holds_for_good_must_be_as_it_was(model: Any, captures: lis
     handle = layer.register_forward_hook(lambda module, args, output: output * 2)  # no graph would call it
     assert [again(), again()] == [1, 1]
     handle.remove()
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_graph_rotates_as_the_model_does_now(
+    model: Any, captures: list[Any], monkeypatch: pytest.MonkeyPatch, data: bool
+) -> None:
+    """A table of rotations is in the graph; numbers changed through `.data` have the version that they had."""
+    module, texts = model.model.rotary_emb, []
+    own = module.inv_freq.clone()
+    changes: list[Any] = [lambda t: t.mul_(40), lambda t: t.copy_(own)]
+    for change in changes:
+        change(module.inv_freq)
+        texts.append(run(model, PROMPTS, **{**SETTINGS, "fixed": False}).tokens)
+    assert texts[0] != texts[1]
+    monkeypatch.setattr(rotary_table, "on_gpu", lambda tensor: True)
+    assert run(model, PROMPTS, **SETTINGS).tokens == texts[1] and len(captures) == 1
+    for change, expected in zip(changes, texts, strict=True):
+        change(module.inv_freq.data if data else module.inv_freq)
+        assert run(model, PROMPTS, **SETTINGS).tokens == expected
+    assert len(captures) == 2, "the first graph is right again"
+    module.attention_scaling *= 0.5
+    run(model, PROMPTS, **SETTINGS)
+    assert len(captures) == 3
 
 
 def test_calls_at_the_same_time_have_graphs_of_their_own(model: Any, captures: list[Any]) -> None:
