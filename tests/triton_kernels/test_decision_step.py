@@ -84,6 +84,9 @@ def compare(device, arguments, steps=1):
         actual, expected = decision_step(**mine), decision_step_ref(**arguments)
         for name, a, e in zip(NAMES, actual, expected, strict=True):
             same(a, e, name)
+        if not arguments["probs"]:  # a comparison and one product
+            place = NAMES.index("strength")
+            assert torch.equal(actual[place].cpu(), expected[place])
         for name, e in arguments.items():
             if isinstance(e, torch.Tensor):
                 same(mine[name], e, name)
@@ -125,11 +128,16 @@ def test_each_row_may_have_carried_another_number(device):
 @pytest.mark.parametrize(("kind", "rungs"), [(EVALUATED, 2), (GIVEN, 7), (GIVEN, 1), (PLAIN, 1)])
 def test_strengths_from_anywhere(device, kind, rungs, rule):
     arguments = inputs(kind, batch=11, rungs=rungs, rule=rule, positions=2, hidden=16, trace=rungs > 1, slots=rungs)
-    given = arguments["given"]
+    given, theta = arguments["given"], torch.tensor(0.4)
+    if given is not None:  # a tie and what lies beside it, and what is no number
+        infinite, not_a_number = torch.tensor(torch.inf), torch.tensor(torch.nan)
+        edges = [theta, theta.nextafter(infinite), theta.nextafter(-infinite), not_a_number, infinite, -infinite]
+        given[:6] = torch.stack(edges)
     found = compare(device, arguments)
     assert bool(found["emitted"].any()) and bool((found["shown"] == 1).all()) == (rungs == 1)
     if kind != EVALUATED:
-        passed = torch.ones(11) > 0 if given is None else given > 0.4
+        passed = torch.ones(11) > 0 if given is None else given > theta
+        assert given is None or passed[:6].tolist() == [False, True, False, False, True, False]
         assert torch.equal(found["strength"], torch.where(passed, 1.5 * arguments["factor"], 0.0))
         assert bool(passed.all()) == (given is None)
 
