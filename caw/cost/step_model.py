@@ -1,10 +1,11 @@
 """The model of a step: every launch of a captured step on a named GPU, its bytes and its least time, without a GPU.
 
 The step runs once on tensors that have shapes and no contents. This library's operators give the launches that their
-Triton launchers ask for; any other operation of torch that makes new data counts as one launch, which is too few for a
-few of them (sorting). Bytes are those of the tensors read and written, of tables only what is looked up. The least time
-of a launch is its bytes over the memory's bandwidth, or the cost of a launch inside a graph where that is more. Figures
-of devices are their data sheets', the cost of a launch is an assumption: nothing here is measured.
+Triton launchers ask for; any other operation of torch that makes new data counts as one launch, a running sum as up to
+three, which is too few for a few of them (sorting). Bytes are those of the tensors read and written, of tables only
+what is looked up. The least time of a launch is its bytes over the memory's bandwidth, or the cost of a launch inside a
+graph where that is more. Figures of devices are their data sheets', the cost of a launch is an assumption: nothing here
+is measured.
 """
 
 from __future__ import annotations
@@ -96,8 +97,16 @@ class Launches(TorchDispatchMode):
         if func.namespace == "caw":
             self.found += own_launches(func, args, kwargs, out)
         elif not (name in NO_KERNEL or is_view(func)):
-            self.found.append(Launch(name, _bytes_moved(name, func, args, kwargs, out)))
+            moved = _bytes_moved(name, func, args, kwargs, out)
+            self.found += [*(_before_cumsum(args[0], out) if name == "cumsum" else []), Launch(name, moved)]
         return out
+
+
+def _before_cumsum(given: torch.Tensor, out: torch.Tensor) -> list[Launch]:
+    """Kernels before that of a running sum: other numbers become the sum's (bools int64), and one sum over all of a
+    tensor is a scan of CUB, which first sets the states of its tiles."""
+    cast = [Launch("cumsum_cast", _size(given) + _size(out))] if given.dtype != out.dtype else []
+    return cast + ([Launch("cumsum_start", 0)] if out.dim() == 1 else [])
 
 
 def is_view(func: Any) -> bool:
