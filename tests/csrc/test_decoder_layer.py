@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the
 
 
 ROWS = (*range(1, 18), 24, 31, 32, 33, 64, 96)
+SEQUENCES = {1: ROWS, 2: (1, 3, 8, 17, 48), 8: (1, 2, 5, 12)}  # of so many candidates each, 96 rows at most
 
 
 def arguments(
@@ -106,14 +107,18 @@ def test_bfloat16() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("options", [{}, {"head_norms": True, "biases": True, "window": 5}], ids=str)
-def test_rows_do_not_depend_on_their_neighbours(options: dict[str, Any], dtype: torch.dtype) -> None:
-    given = arguments(batch=96, candidates=1, width=40, wide=72, size=70, dtype=dtype, **options)
+@pytest.mark.parametrize("candidates", SEQUENCES)
+def test_rows_do_not_depend_on_their_neighbours(candidates: int, options: dict[str, Any], dtype: torch.dtype) -> None:
+    batch = 96 // candidates
+    given = arguments(batch=batch, candidates=candidates, width=40, wide=72, size=70, dtype=dtype, **options)
     together = ops.decoder_layer(**given)
-    for rows in ROWS:
-        for part in (slice(0, rows), slice(96 - rows, 96)):
+    for count in SEQUENCES[candidates]:
+        for part in (slice(0, count), slice(batch - count, batch)):
             some = {k: v[part] if k in ("hidden", "cos", "sin", "k_cache", "v_cache", "lengths") else v
                     for k, v in given.items()}  # fmt: skip
-            assert torch.equal(ops.decoder_layer(**some), together[part]), rows
+            assert torch.equal(ops.decoder_layer(**some), together[part]), count
+    fewer = {k: given[k][:, : (candidates + 1) // 2] for k in ("hidden", "cos", "sin")}
+    assert torch.equal(ops.decoder_layer(**given | fewer), together[:, : (candidates + 1) // 2])
 
 
 def packed(given: dict[str, Any], counts: tuple[int, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from caw import ops
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.testing import assert_close
-from tests.csrc.test_decoder_layer import ROWS, arguments
+from tests.csrc.test_decoder_layer import ROWS, SEQUENCES, arguments
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
@@ -59,28 +59,46 @@ def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: tor
 @DTYPES
 @pytest.mark.parametrize("option", ["plain", "window"])
 def test_attention_of_any_number_of_rows(option: str, dtype: torch.dtype) -> None:
-    """Candidates of 96 sequences, and drafts behind one another, some of them beyond 512 tokens."""
-    cache, lengths = torch.randn(2, 96, KV_HEADS, 530, DIM).to(dtype), torch.arange(96) * 37 % 531
+    """Drafts behind one another, some of them beyond 512 tokens."""
+    cache = torch.randn(2, 8, KV_HEADS, 530, DIM).to(dtype)
     own = [torch.randn(96, heads, 1, DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)]
     at, chain = torch.full((96,), 5), torch.arange(434, 530)
+
+    def drafts(part: slice) -> torch.Tensor:
+        given = (own[0][part], cache[0], cache[1], own[1][part], own[2][part], chain[part], at[part])
+        return ops.prefix_attention(*given, 0.2, **OPTIONS[option])
+
+    together = drafts(slice(0, 96))
+    for rows in ROWS:
+        for part in (slice(0, rows), slice(96 - rows, 96)):
+            assert torch.equal(drafts(part), together[part]), rows
+
+
+@DTYPES
+@pytest.mark.parametrize("option", ["plain", "window"])
+@pytest.mark.parametrize("candidates", SEQUENCES)
+def test_attention_of_any_number_of_candidates(candidates: int, option: str, dtype: torch.dtype) -> None:
+    """96 rows in all, side by side and packed, some of them behind more than 512 tokens."""
+    batch = 96 // candidates
+    cache, lengths = torch.randn(2, batch, KV_HEADS, 530, DIM).to(dtype), (torch.arange(batch) + 1) * 523 % 531
+    own = [torch.randn(batch, heads, candidates, DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)]
 
     def siblings(part: slice) -> torch.Tensor:
         given = [x[part] for x in (own[0], cache[0], cache[1], own[1], own[2], lengths)]
         return ops.sibling_attention(*given, 0.2, **OPTIONS[option])
 
     def packed(part: slice) -> torch.Tensor:
-        given = (own[0][part], cache[0], cache[1], own[1][part], own[2][part], lengths)
-        return ops.sibling_attention_packed(*given, torch.arange(96)[part], 0.2, **OPTIONS[option])
+        flat = [x[part].transpose(1, 2).flatten(0, 1)[:, :, None] for x in own]
+        rows = torch.arange(batch)[part].repeat_interleave(candidates)
+        given = (flat[0], cache[0], cache[1], flat[1], flat[2], lengths, rows)
+        found = ops.sibling_attention_packed(*given, 0.2, **OPTIONS[option])
+        return found[:, :, 0].unflatten(0, (-1, candidates)).transpose(1, 2)
 
-    def drafts(part: slice) -> torch.Tensor:
-        given = (own[0][part], cache[0], cache[1], own[1][part], own[2][part], chain[part], at[part])
-        return ops.prefix_attention(*given, 0.2, **OPTIONS[option])
-
-    for rows_of in (siblings, packed, drafts):
-        together = rows_of(slice(0, 96))
-        for rows in ROWS:
-            for part in (slice(0, rows), slice(96 - rows, 96)):
-                assert torch.equal(rows_of(part), together[part]), rows
+    for rows_of in (siblings, packed):
+        together = rows_of(slice(0, batch))
+        for count in SEQUENCES[candidates]:
+            for part in (slice(0, count), slice(batch - count, batch)):
+                assert torch.equal(rows_of(part), together[part]), count
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -150,10 +168,15 @@ def test_a_prompt_in_pieces_alone_or_decoded_is_the_same(dtype: torch.dtype) -> 
 def test_any_number_of_rows_behind_one_another(options: dict[str, Any], dtype: torch.dtype) -> None:
     given = prompt(97, dtype=dtype, head_norms=True, width=40, wide=72, **options)
     whole = ops.prefill_layer(**given)
+    written = [given[name].clone() for name in ("k_cache", "v_cache")]
     for count in ROWS:
         last = {name: given[name][:, -count:] for name in ("hidden", "cos", "sin")}
         last |= {name: given[name][-count:] for name in ("rows", "positions")}
+        for name in ("k_cache", "v_cache"):
+            given[name][:, :, 97 - count :] = torch.nan
         assert torch.equal(ops.prefill_layer(**{**given, **last}), whole[:, -count:]), count
+        for name, before in zip(("k_cache", "v_cache"), written, strict=True):
+            torch.testing.assert_close(given[name], before, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(
