@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 @dataclass(frozen=True)
 class Guess:
     """tokens: what may come, in order. trust: a small number, greater for better reasons to think so (the length of a
-    match); how often guesses of equal trust were right decides how far they are followed."""
+    match); how often guesses of equal trust were right decides which one is followed, and how far."""
 
     tokens: Sequence[int] = ()
     trust: int = 0
