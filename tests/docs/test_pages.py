@@ -117,14 +117,18 @@ CONFIGS = [code for page in PAGES for code in blocks(page, {"yaml"})]
 
 @pytest.mark.parametrize("code", CONFIGS, ids=lambda code: code.split(":")[0])
 def test_configs_are_read(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Key lists of `caw detect`; configs of `caw evaluate run`, of which a page may show a part."""
+    """Key lists of `caw detect`; configs of `caw evaluate run`, whole or parts of that in docs/evaluation.md."""
     monkeypatch.setenv("CAW_KEY", "a key")
     file = tmp_path / "config.yaml"
     if isinstance((config := yaml.safe_load(code)).get("watermarks"), list):
         file.write_text(code)
         assert len(read_key_list(file)) == len(config["watermarks"])
         return
-    [whole] = [yaml.safe_load(c) for c in CONFIGS if c.startswith("output:")]
+    if "output" in config:
+        file.write_text(code)
+        assert read_config(file).plan()
+        return
+    [whole] = [yaml.safe_load(c) for c in blocks(ROOT / "docs/evaluation.md", {"yaml"}) if c.startswith("output:")]
     assert config.keys() <= whole.keys()
     file.write_text(yaml.safe_dump({**whole, **config}))
     assert len(read_config(file).plan()) > 4
