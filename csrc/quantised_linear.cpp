@@ -81,12 +81,13 @@ Tensor quantised_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
     const int64_t rows = std::min(most, x.size(0) - m);
     Activations digits(rows, w.size, w.fast, four_bits);
     fill(from + m * w.size, w.size, digits);
-    const int64_t calls = (w.count() + kMostTiles - 1) / kMostTiles, most_outputs = kMostTiles * kTileOutputs;
-    for_each_part(calls, kMostTiles * packed_tile_cost(w, rows), [&](int64_t begin, int64_t end) {
+    // single tiles are shared out, so that every thread has some, and those of a thread go together
+    for_each_part(w.count(), packed_tile_cost(w, rows), [&](int64_t begin, int64_t end) {
       Aligned<float> sums;
-      sums.resize(rows * most_outputs);
-      for (int64_t call = begin; call < end; ++call) {
-        const int64_t first = call * most_outputs, count = std::min(most_outputs, w.outputs - first);
+      sums.resize(rows * kMostTiles * kTileOutputs);
+      for (int64_t tile = begin; tile < end; tile += kMostTiles) {
+        const int64_t first = tile * kTileOutputs, last = std::min(tile + kMostTiles, end) * kTileOutputs;
+        const int64_t count = std::min(last, w.outputs) - first;
         float* part = target + m * w.outputs + first;
         multiply_outputs(digits, w, first, count, sums.data(), part, w.outputs);
         if (added)

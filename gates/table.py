@@ -47,7 +47,7 @@ GATES = (
     Gate(
         "rehearsal",
         "all that a GPU will be asked, by the code that will ask it, with kernels interpreted",
-        (*LIBRARY, "benchmarks/*.py", "*/test_benchmarks.py", "*/test_kernel_step.py"),
+        (*LIBRARY, "benchmarks/*.py", "*/test_benchmarks.py", "*/test_kernel_step.py", "*/test_packed_weights.py"),
         tools=("g++",),
         minutes=6,
     ),

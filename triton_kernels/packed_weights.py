@@ -183,7 +183,7 @@ def unpack_weight(packed: torch.Tensor, size: int, dtype: torch.dtype) -> torch.
     launch(
         _unpack_kernel,
         (cdiv(size, 256), cdiv(packed.shape[0], 16)),
-        {"w_ptr": packed.view(torch.uint8), "out_ptr": out, "stride_w": packed.stride(0),
+        {"w_ptr": packed.view(torch.uint8), "out_ptr": out, "stride_w": packed.shape[1],
          "table": form.quants(size), "rows": packed.shape[0], "K": size, "FORMAT": format_number(packed),
          "EVEN_K": size % 256 == 0, "BLOCK_O": 16, "BLOCK_K": 256},
         num_warps=4,

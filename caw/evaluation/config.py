@@ -20,6 +20,7 @@ from caw.evaluator import default_beta
 from caw.found.early import refuse_idle
 from caw.found.selection import Consensus
 from caw.io.unicode import is_unicode
+from caw.models.quantised_choice import FILE_WEIGHTS
 from caw.policies import Policy
 from caw.policies.registry import POLICIES, make_policy
 from caw.policies.target import read_target
@@ -38,7 +39,7 @@ class ModelSpec:
 
     source, dtype, device: as in `caw.load_model`. evaluator: for capacity policies, by name or file.
     weights: a table of weights per token, by name or file; every text is tested with it too, see `Score.p_weighted`.
-    quantised: `weights` of `caw.load_model`, which puts the model on a CPU.
+    quantised: `weights` of `caw.load_model`; those of a file put the model on a CPU.
     """
 
     source: str
@@ -50,7 +51,7 @@ class ModelSpec:
 
     def place(self, usual: str | None) -> str | None:
         """The device it runs on; `usual` if it may run anywhere."""
-        return self.device or (usual if self.quantised is None else "cpu")
+        return self.device or ("cpu" if self.quantised in FILE_WEIGHTS else usual)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class PackedLinear(torch.nn.Module):
 
 
 class _Stays(torch.nn.Module):
-    """First child of a model with packed weights: a move that they refuse is refused before any part has moved."""
+    """A child that moves come to before others: what packed weights refuse is refused before any part has moved."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
@@ -82,6 +82,9 @@ class _Stays(torch.nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         self.device = _probed(fn, self.dtype, self.device)
         return self
+
+
+OF_HERE = (PackedLinear, _Stays)
 
 
 def _probed(fn: Callable[..., Any], dtype: torch.dtype, device: torch.device) -> torch.device:
@@ -109,11 +112,27 @@ def pack_model(model: Any, weights: str, device: torch.device) -> Any:
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, packed_layer(module, form, device))
     model.to(device)
-    stays, children = _Stays(model.dtype, device), dict(model._modules)
-    model._modules.clear()
-    model.add_module("stays", stays)
-    model._modules.update(children)
+    dtype = model.dtype
+    for module in reversed(list(model.modules())):
+        if any(type(part) is PackedLinear for part in module.modules()) and type(_first(module)) not in OF_HERE:
+            _put_first(module, _Stays(dtype, device))
     return model
+
+
+def _first(module: torch.nn.Module) -> torch.nn.Module | None:
+    # the part that a move comes to first; None if there is nothing to move
+    parts = (_first(child) for child in module.children())
+    own = type(module) in OF_HERE or module._parameters or module._buffers
+    return next((part for part in parts if part is not None), module if own else None)
+
+
+def _put_first(module: torch.nn.Module, stays: _Stays) -> None:
+    while isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):  # which count their children
+        module = module[0]
+    children = dict(module._modules)
+    module._modules.clear()
+    module.add_module("stays", stays)
+    module._modules.update(children)
 
 
 def packed_layer(layer: torch.nn.Linear, form: Format, device: torch.device) -> PackedLinear:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # takes seconds to import
 
 FILE_WEIGHTS, ROUNDED_WEIGHTS = ("file", "file-fast"), ("int8", "int4")
 GPU_WEIGHTS = ("fp8", *ROUNDED_WEIGHTS)
+TRITON = (3, 6)  # the oldest whose kernels are compiled here
 
 
 def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) -> str | None:
@@ -75,5 +77,12 @@ def _remedy(is_file: bool) -> str:
 
 def _check_triton(weights: str) -> None:
     """Raise ImportError where the kernels of these weights cannot be had."""
-    if importlib.util.find_spec("triton") is None:
-        raise ImportError(f"weights={weights!r} needs Triton 3.6 or newer, found none; run `pip install triton`")
+    try:
+        found = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    least, numbers = ".".join(map(str, TRITON)), re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < TRITON:
+        raise ImportError(
+            f"weights={weights!r} needs Triton {least} or newer, found {found}; run `pip install 'triton>={least}'`"
+        )

@@ -16,7 +16,7 @@ namespace caw {
 
 constexpr int kDigits = 3;                 // of base 256, each in [-128, 127]
 constexpr float kMostWhole = 8355711.0f;  // 127 * (65536 + 256 + 1), the greatest number of three digits
-constexpr int64_t kChunkUnits = 8;         // unpacked at a time: 4 KB, which stay in the first-level cache
+constexpr int64_t kChunkUnits = 8;         // unpacked at a time: 6 KB; 28 of two tiles with AMX, where the first level has 48
 constexpr int64_t kAlone = 4;              // up to so many rows multiply faster without tiles
 constexpr int64_t kMostTiles = 2;          // of outputs in one call
 

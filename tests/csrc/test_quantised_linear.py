@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,29 @@ def test_activations_of_very_different_sizes(kind: int) -> None:
         ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 21), x.double() @ dequantised(kind, blocks).double().T,
         "float32",
     )  # fmt: skip
+
+
+def test_two_tiles_of_outputs_are_work_for_two_threads() -> None:
+    """Even where a thread that has both goes over them by turns; and shared out by odd numbers they are the same."""
+    across, before = 4000, torch.get_num_threads()
+    packed = ops.pack_blocks(random_blocks(8, 32, across), 8)
+    x = torch.randn(1, inputs_of(8, across))
+    odd = ops.pack_blocks(random_blocks(8, 117, 300), 8)
+    many = torch.randn(9, inputs_of(8, 300))
+    try:
+        torch.set_num_threads(1)
+        alone, together = ops.quantised_linear(x, packed, 32), ops.quantised_linear(many, odd, 117)
+        torch.set_num_threads(2)
+        every, mine = time.process_time(), time.thread_time()
+        for _ in range(30):
+            assert torch.equal(ops.quantised_linear(x, packed, 32), alone)
+        every, mine = time.process_time() - every, time.thread_time() - mine
+        for threads in (2, 3, 5):
+            torch.set_num_threads(threads)
+            assert torch.equal(ops.quantised_linear(many, odd, 117), together)
+    finally:
+        torch.set_num_threads(before)
+    assert every - mine > mine / 4, f"the other thread took {every - mine:.4f} s, this one {mine:.4f}"
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import caw
+from caw.evaluation import preflight
 from caw.evaluation.config import CellPlan
 from caw.evaluation.config_file import config_of, parse_config, read_config
 from caw.evaluation.manifest import planned_manifest
@@ -77,6 +80,24 @@ def test_a_model_may_be_quantised_where_it_can_be(tmp_path: Path) -> None:
     assert "quantised" not in planned_manifest(config, CellPlan("n", "mine"))
     with pytest.raises(ValueError, match=r"^weights='file' is for a \.gguf file, found another model"):
         require_for(config, [plan], models=True)
+
+
+@pytest.mark.parametrize("weights", ["fp8", "int8", "int4"])
+def test_weights_of_gpus_run_where_the_shard_does(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor is asked for by name only, and what is checked before a run is the device that it will have."""
+    spec = config_of(changed("models/m", {"source": "m", "quantised": weights})).models["m"]
+    assert (spec.place("cuda:1"), spec.place(None), replace(spec, device="cpu").place("cuda:1")) == (
+        "cuda:1",
+        None,
+        "cpu",
+    )
+    config, asked = config_of(changed("models/m", {"source": "m", "quantised": weights})), []
+    monkeypatch.setattr(preflight, "check_source", lambda source: None)
+    monkeypatch.setattr(preflight, "file_or_folder", Path)
+    monkeypatch.setattr(preflight, "check_quantised", lambda *given: asked.append(given))
+    monkeypatch.setattr(preflight, "resolve_device", lambda device: torch.device(device or "cuda"))
+    preflight.require_for(config, [CellPlan("m", "mine")], models=True)
+    assert asked == [(weights, Path("m"), torch.device("cuda"), "auto")]
 
 
 def test_cells_come_in_order_of_the_entries_with_unmarked_texts_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,11 @@ def test_loaded_it_gives_the_texts_of_its_dense_numbers(weights: str, folder: Pa
     for move in (model.half, lambda: model.to("meta"), lambda: copy.deepcopy(model).to(torch.float64)):
         with pytest.raises(ValueError, match=r"expected a model of packed weights to stay in torch.float32 on cpu"):
             move()
+    for part in (model.model, model.model.layers, model.model.layers[0], model.model.layers[0].mlp):
+        with pytest.raises(ValueError, match="expected a model of packed weights to stay"):
+            part.to(torch.float64)
+        assert {(p.dtype, p.device) for p in model.parameters()} == {(torch.float32, CPU)}, "no part has moved"
     assert model.to("cpu").float() is model
-    assert {(p.dtype, p.device) for p in model.parameters()} == {(torch.float32, CPU)}, "no part has moved"
 
 
 @pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -124,6 +128,30 @@ def test_what_does_not_go_together_is_refused(weights: str, source: str, device:
 def test_on_a_gpu_any_model_takes_them(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in ("m", "m.gguf"):
         check_quantised(weights, Path(source), torch.device("cuda"), "bfloat16")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"needs Triton .* or newer, found none"):
+    for version in ("3.5.1", "2.10.0", "none"):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, version=version: triton(version))
+        with pytest.raises(ImportError, match=rf"needs Triton 3\.6 or newer, found {version}; run"):
+            check_quantised(weights, Path("m"), torch.device("cuda"), "auto")
+    for version in ("3.6.0", "3.10.1+git1a2b", "4.0.0"):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, version=version: triton(version))
         check_quantised(weights, Path("m"), torch.device("cuda"), "auto")
+
+
+def triton(version: str) -> str:
+    if version == "none":
+        raise PackageNotFoundError("triton")
+    return version
+
+
+def test_a_part_with_dense_layers_ahead_refuses_whole() -> None:
+    """Whatever a move comes to first: the layer that stays dense has not moved when the packed one refuses."""
+    dense, whole = torch.nn.Linear(48, 64), torch.nn.Linear(64, 5)
+    body = torch.nn.Sequential(torch.nn.Sequential(dense, whole), torch.nn.LayerNorm(5))
+    body.dtype = torch.float32  # type: ignore[assignment]
+    found = pack_model(body, "int4", CPU)
+    expected = found(torch.ones(2, 48))
+    for part in (found, found[0]):
+        with pytest.raises(ValueError, match="expected a model of packed weights to stay"):
+            part.to(torch.float64)
+        assert {p.dtype for p in found.parameters()} == {torch.float32}
+    assert type(found[0][1]) is PackedLinear and torch.equal(found(torch.ones(2, 48)), expected)

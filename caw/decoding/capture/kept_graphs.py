@@ -23,7 +23,7 @@ from caw.policies import CapacityPolicy
 
 MOST = 2  # of a model
 SHARE = 16  # part of a device's memory that a kept cache may take
-OWN = ("torch.nn.", "transformers.")  # modules whose forward depends on weights and inputs alone
+OWN = ("torch.nn.", "transformers.", "caw.models.packed")  # modules whose forward depends on weights and inputs alone
 
 
 @dataclass

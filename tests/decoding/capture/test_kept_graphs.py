@@ -14,6 +14,7 @@ from decoding.architectures import prompt
 from decoding.capturing import Recording, Replayed
 from decoding.running import make_decoder, run
 from decoding.test_step import WATERMARKS, capacity_policy
+from models.packing import packed_pair
 
 import caw
 from caw.decoding.capture import kept_graphs, run_ahead
@@ -151,3 +152,13 @@ def test_few_are_kept_and_all_go_with_the_model(llama: Any, captures: list[Any])
     del model, kept
     gc.collect()
     assert not len(kept_graphs._kept) and [store() for store in stores] == [None, None]
+
+
+def test_models_with_packed_weights_keep_graphs_too(llama: Any) -> None:
+    """By where their bytes lie: a graph reads them there."""
+    packed, _ = packed_pair(llama, "int8")
+    before = kept_graphs._weights(packed)
+    assert before is not None and before == kept_graphs._weights(packed)
+    layer = packed.model.layers[0].mlp.up_proj
+    layer.packed = layer.packed.clone()
+    assert kept_graphs._weights(packed) not in (before, None)
