@@ -59,6 +59,12 @@ def sources(settings: OwnTexts) -> list[Path]:
     return [Path(path) for path in (*continued, settings.written) if path is not None]
 
 
+def licences(settings: OwnTexts) -> list[str]:
+    """Who owns what texts are made from; what the model wrote is not stored."""
+    owned = "Apache-2.0, of this library; what the model wrote is not stored"
+    return [f"{path.name}: {owned if path == EVERYDAY else 'not known to this library'}" for path in sources(settings)]
+
+
 def digest(settings: OwnTexts) -> str:
     """sha256 of what the texts are made from besides the model."""
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources(settings)]

@@ -73,6 +73,7 @@ def train_on_own_texts(
             "data": {
                 "files": [Path(path).name for path in own_texts.sources(texts)],
                 "sha256": positions.meta["texts_sha256"],
+                "licence": own_texts.licences(texts),
                 "documents": len(positions.meta["documents"]),
                 "written_tokens": positions.meta["written_tokens"],
                 "swaps": len(positions),

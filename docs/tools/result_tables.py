@@ -314,7 +314,7 @@ def shipped() -> str:
     for path in sorted(WEIGHTS.glob("*.json")):
         about = json.loads(path.read_text(encoding="utf-8"))
         metrics = about["metrics"]
-        if "evaluators" not in metrics:  # trained on something else than key segments
+        if "trained_on" in about:  # something else than key segments
             continue
         low, high = metrics["auroc_ci"]
         found = metrics["evaluators"]

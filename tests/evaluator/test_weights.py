@@ -20,12 +20,13 @@ from caw.fitting.train import predict
 
 NAMES = shipped()
 OF_DAMAGE = [name for name in NAMES if name.endswith("-damage")]
+OF_HARM = [name for name in NAMES if name.endswith("-self")]
 # AUROC of 20 of the 109 test documents drawn at random has standard deviation 0.012 around the figure of all; times 4
 INTERVAL = 0.048
 
 
 def test_the_demo_model_has_one():
-    assert {"smollm2-135m", "smollm2-135m-raw"} <= set(NAMES) and OF_DAMAGE
+    assert {"smollm2-135m", "smollm2-135m-raw"} <= set(NAMES) and OF_DAMAGE and OF_HARM
 
 
 @pytest.mark.parametrize(("model", "name"), [
@@ -82,7 +83,20 @@ def test_provenance_of_damage(name):
     assert metrics["unseen"]["gain_ci"][0] > 0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_DAMAGE])
+@pytest.mark.parametrize("name", OF_HARM)
+def test_provenance_of_harm(name):
+    """Without labels: on prompts that it did not see it foretells harm, where entropy does not."""
+    written = json.loads((WEIGHTS_FOLDER / f"{name}.json").read_text())
+    assert Evaluator.load(name).provenance == written
+    assert written["data"]["licence"] and "--self" in written["command"]
+    metrics, split = written["metrics"], written["data"]["split"]
+    assert split["test"]["documents"] >= 50 and metrics["tokens"] == split["test"]["tokens"]
+    assert metrics["auroc_ci"][0] > metrics["entropy_auroc_ci"][1] and metrics["gain_over_entropy_ci"][0] > 0
+    left = metrics["harm_left"]
+    assert all(left["capacity"][share] < left["entropy"][share] for share in left["entropy"])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*OF_DAMAGE, *OF_HARM)])
 def test_provenance(name, recwarn):
     written = json.loads((WEIGHTS_FOLDER / f"{name}.json").read_text())
     assert Evaluator.load(name).provenance == written
