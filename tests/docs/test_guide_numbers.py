@@ -133,22 +133,24 @@ def test_steps_with_blocks() -> None:
     for run in results("quantised.json")["runs"]:
         for row in run["rows"]:
             low, middle, high = (sorted(row["ratios"])[len(row["ratios"]) * k // 4] for k in (1, 2, 3))
-            step = sorted(row["seconds"])[1]
+            step = sorted(row["seconds"])[len(row["seconds"]) // 2]
             ratio = "1" if row["side"] == "llama.cpp" else f"{middle:.2f} ({low:.2f} - {high:.2f})"
             measured.append(
                 [names.get(row["side"], row["side"]), f"{step * 1e3:.1f}", ratio, f"{run['floor'] / step:.2f}"]
             )
-            caw[run["arguments"]["model"][:4], row["batch"], row["side"]] = row["seconds"]
+            if run["arguments"]["prefix"] == 128:
+                caw[run["arguments"]["model"][:4], row["batch"], row["side"]] = row["seconds"]
     assert [row[2:] for row in table("quantised.md", "| model | batch | side |")] == measured
 
     def over(model: str, batch: int, side: str, plain: str) -> str:
         pairs = zip(caw[model, batch, side], caw[model, batch, plain], strict=True)
-        return "{1:.2f} ({0:.2f} - {2:.2f})".format(*sorted(marked / unmarked for marked, unmarked in pairs))
+        each = sorted(marked / unmarked for marked, unmarked in pairs)
+        return f"{each[len(each) // 2]:.2f} ({each[0]:.2f} - {each[-1]:.2f})"
 
     for batch, blocks, wide, coder in table("quantised.md", "| batch | SmolLM2-135M, blocks |"):
         assert blocks == over("smol", int(batch), "kgw+caw", "plain")
         assert wide == over("smol", int(batch), "bfloat16 kgw+caw", "bfloat16")
-        assert coder == (over("qwen", int(batch), "kgw+caw", "plain") if batch != "4" else "")
+        assert coder == over("qwen", int(batch), "kgw+caw", "plain")
 
 
 def test_how_many_accusations_are_wrong() -> None:
