@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_has_the_modules_bits(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    model = build("qwen2").to(dtype)
+    model = copy.deepcopy(build("qwen2")).to(dtype)
     module, lengths = model.model.rotary_emb, torch.tensor([[0], [37], [290]])
     hidden = torch.zeros(3, 2, 8, dtype=dtype)
     monkeypatch.setattr(rotary_table, "PIECE", 100)  # the last one is smaller
@@ -58,7 +59,7 @@ def test_its_rows_are_as_many_as_positions_at_most() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_plan_of_memory_has_it(as_on_a_gpu: None, dtype: torch.dtype, tmp_path: Path) -> None:
     """The table, and what making it takes on top, from one end to the other."""
-    model, places = build("llama").to(dtype), 30_000
+    model, places = copy.deepcopy(build("llama")).to(dtype), 30_000
     model.config.max_position_embeddings = 32_000
     facts = ModelFacts.of(model)
     there = replace(facts, device=torch.device("cuda"))
