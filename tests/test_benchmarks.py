@@ -266,7 +266,7 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     results = json.loads((tmp_path / "summary.json").read_text())
-    assert {result["state"] for result in results} == {"ok"} and len(results) == 18
+    assert {result["state"] for result in results} == {"ok"} and len(results) == 20
     for batch in ("1", "8", "32"):
         found = json.loads((tmp_path / f"generate_b{batch}.json").read_text())
         assert found["complete"] and "rehearsal" in found["clock"]
