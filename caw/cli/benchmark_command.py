@@ -13,6 +13,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.cli.product_tuner_output import tune_products
+from caw.cli.quantised_option import prepare_place, quantised_option
 from caw.cli.step_model_output import model_of_step as show_model_of_step
 from caw.cli.step_times_output import time_steps
 from caw.cost.shapes import SHAPES
@@ -89,7 +90,7 @@ def benchmark(
     ] = False,
     weights: Annotated[
         str | None,
-        opt.panel(CASES, "Weights as a GPU reads them, for the last three.", metavar="fp8|int8|int4"),
+        quantised_option(CASES, "--weights", remark=" With --shapes, and for the last three, what a GPU takes."),
     ] = None,
 ) -> None:  # fmt: skip
     """Measure what watermarking costs on this machine.
@@ -118,6 +119,7 @@ def benchmark(
 
     - caw benchmark --dtype float32 --threads 1
     - caw benchmark --size standard --json now.json
+    - caw benchmark --quantised file --threads 1
     - caw benchmark --batch 1,8 --prompt 128,1024 --tokens 200 --json now.json --plot now.svg
     - caw benchmark --modes kgw+caw,exp+caw --candidates 2,4,8 --no-memory
     - caw benchmark --shapes llama-2-7b --dtype float16 --batch 1,8,32 --prompt 1024 --compare before.json
@@ -133,7 +135,6 @@ def benchmark(
         if tune or steps:
             timed = tune_products if tune else partial(time_steps, cases, rounds)
             return timed(model, shapes, dtype, device, max_seconds, json_file, weights)
-        _check_weights(weights)
         if plot_file is not None:
             require("matplotlib", "--plot")
         from caw.cost import BenchmarkSettings, run
@@ -142,8 +143,8 @@ def benchmark(
 
         settings = BenchmarkSettings(
             model, shapes, evaluator, candidates=_numbers("--candidates", candidates), theta=theta, beta=beta,
-            dtype=dtype, device=opt.prepare_device(device, threads), threads=threads,
-            allow_differences=allow_differences,
+            dtype=dtype, device=_place(model, shapes, device, threads, dtype, weights), threads=threads,
+            allow_differences=allow_differences, weights=weights,
             **_sized(size, {
                 **dict(zip(("modes", "batches", "prompts"), cases, strict=True)), "tokens": tokens, "rounds": rounds,
                 "memory": memory, "max_seconds": max_seconds,
@@ -177,9 +178,16 @@ def benchmark(
         raise typer.Exit(BAD_LINES)
 
 
-def _check_weights(weights: str | None) -> None:
-    if weights is not None:
-        raise ValueError(f"--weights is for --model-of-step, --tune and --steps, got {weights!r} alone; leave it out")
+def _place(
+    model: str, shapes: str | None, device: str | None, threads: int | None, dtype: str, weights: str | None
+) -> str:
+    """The device to measure on, where these weights can be had."""
+    if shapes is None:
+        return prepare_place(model, device, threads, dtype, weights)
+    place = opt.prepare_device(device, threads)
+    if weights is not None and not place.startswith("cuda"):
+        raise ValueError(f"--quantised with --shapes is for a GPU, found {place}; name a --model instead of shapes")
+    return place
 
 
 def _differ(found: dict[str, Any]) -> bool:
@@ -296,8 +304,9 @@ def notes(found: dict[str, Any]) -> list[str]:
 
     arguments, machine, rows = found["arguments"], found["machine"], found["rows"]
     rounds = max((row["ratio"]["n"] for row in rows if "ratio" in row), default=0)
+    kind = arguments.get("weights") or arguments["dtype"]
     lines = [
-        f"{arguments['shapes'] or arguments['model']}, {arguments['dtype']}, {arguments['tokens']} new tokens, "
+        f"{arguments['shapes'] or arguments['model']}, {kind}, {arguments['tokens']} new tokens, "
         f"{rounds} rounds, {machine.get('gpu') or machine['cpu']}, {machine['threads']} threads, "
         f"{found['clock']}; brackets: quartiles, and of plain"
     ]

@@ -9,6 +9,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.defaults import DELTA, GAMMA, THETA
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
@@ -35,6 +36,7 @@ def demo(
     ] = DEMO_MODEL,
     evaluator: opt.EvaluatorName = None,
     dtype: opt.DType = "float32",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -64,9 +66,9 @@ def demo(
         policy = opt.build_policy("capacity", {"theta": theta, "beta": beta, "evaluator": evaluator}, model)
         assert isinstance(policy, CapacityPolicy)
         Settings(max_new_tokens)  # a bad number is refused before anything is loaded
-        device = opt.prepare_device(device, threads)
+        device = prepare_place(model, device, threads, dtype, quantised)
         with doing(f"loading {model}"):
-            network, tokenizer = load_model(model, device=device, dtype=dtype)
+            network, tokenizer = load_model(model, device=device, dtype=dtype, weights=quantised)
         with doing("generating three texts"):
             chat = bool(getattr(tokenizer, "chat_template", None))
             result = run_demo(network, tokenizer, prompt, watermark, policy, max_new_tokens=max_new_tokens, chat=chat)

@@ -10,6 +10,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain, kept_on_interrupt, user_errors
 from caw.cli.evaluate_attack_command import config_of_run
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.io.progress import doing
 from caw.models import load_model
 from caw.requirements import require
@@ -27,6 +28,7 @@ def evaluate_perplexity_command(
     limit: Annotated[int | None, typer.Option(help="At most this many questions of each cell.", min=1)] = None,
     device: opt.Device = None,
     dtype: opt.DType = "auto",
+    quantised: Quantised = None,
     threads: opt.Threads = None,
 ) -> None:
     """Compute the perplexity of a run's texts under a second model, for the box plots and p-values of the report.
@@ -46,12 +48,12 @@ def evaluate_perplexity_command(
         from caw.evaluation.metrics.scoring import Scorer
         from caw.evaluation.store import Store
 
-        opt.set_threads(threads)
+        device = prepare_place(model, device, threads, dtype, quantised)
         config = config_of_run(run_folder)
         plans = choose_plans(config.plan(), only or ())
         check_given(given)  # before a model is loaded for nothing
         with doing(f"loading {model}"):
-            loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+            loaded, tokenizer = load_model(model, device=device, dtype=dtype, weights=quantised)
         scorer = Scorer(config, Store(run_folder))
         judge = Judge(scorer, loaded, tokenizer, judge_name(model), given, limit, complain)  # type: ignore[arg-type]
         with kept_on_interrupt(run_folder):

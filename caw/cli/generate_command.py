@@ -13,6 +13,7 @@ from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_jobs import Job, Plan, accept_jobs, open_output, print_text, read_jobs, run_jobs
 from caw.cli.policy_choice import choose_policy, what_marks
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
@@ -95,6 +96,7 @@ def generate(
     compile: opt.Compile = False,
     speculate: opt.Speculate = "auto",
     dtype: opt.DType = "auto",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -156,7 +158,7 @@ def generate(
         plan = Plan(model, mark, how if mark else None, settings, with_prompt, table, drafter)
         plan.check()
         marking = "" if mark is None else what_marks(mark, how, remark)
-        device = opt.prepare_device(device, threads)
+        device = prepare_place(model, device, threads, dtype, quantised)
         jobs, bad = read_jobs(prompt, input, field)
         with open_output(output, resume, plan) as (write, written):
             jobs = [job for job in jobs if job.id not in written]
@@ -166,7 +168,7 @@ def generate(
                 complain(f"{name_of(input or 'the prompt')} holds no lines: there is nothing to generate")
             if jobs:
                 show = write if output or input else print_text
-                bad += _make(jobs, plan, marking, show, source=input, device=device, dtype=dtype)
+                bad += _make(jobs, plan, marking, show, source=input, device=device, dtype=dtype, weights=quantised)
         if bad:
             raise typer.Exit(BAD_LINES)
 
@@ -180,10 +182,11 @@ def _make(
     source: str | None,
     device: str,
     dtype: str,
+    weights: str | None,
 ) -> int:
     """Load the model and write the jobs' texts; returns how many prompts had none. marking: what to say beforehand."""
     with doing(f"loading {plan.model}"):
-        network, tokenizer = load_model(plan.model, device=device, dtype=dtype)
+        network, tokenizer = load_model(plan.model, device=device, dtype=dtype, weights=weights)
     if plan.drafter is not None:
         with doing(f"loading {plan.drafter}"):
             guesses, other = load_model(plan.drafter, device=device, dtype=dtype)

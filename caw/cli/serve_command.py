@@ -11,6 +11,7 @@ from caw.cli import options as opt
 from caw.cli import serve_options as serving
 from caw.cli.errors import user_errors
 from caw.cli.policy_choice import choose_policy, what_marks
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.io.files import check_paths
 from caw.io.progress import doing
@@ -68,6 +69,7 @@ def serve(
     drafts: serving.Drafts = True,
     compile: opt.Compile = False,
     dtype: opt.DType = "auto",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -123,7 +125,7 @@ def serve(
         chosen, remark = choose_policy(policy, of_policy, model, marked=True)
         how = opt.build_policy(chosen, of_policy, model)
         serving.tell(what_marks(mark, how, remark))
-        device = opt.prepare_device(device, threads)
+        device = prepare_place(model, device, threads, dtype, quantised)
         log: ReceiptLog = serving.receipt_log(receipts) if kept is None else kept.receipts
         log.check()
         serving.tell_open(log)
@@ -133,7 +135,7 @@ def serve(
         from caw.serve.service import Service
 
         with doing(f"loading {model}"):
-            loaded, tokenizer = load_model(model, device=device, dtype=dtype)
+            loaded, tokenizer = load_model(model, device=device, dtype=dtype, weights=quantised)
             planned = Planned(loaded, tokenizer, mark, how, settings, max_memory=max_memory, compile=compile)
         directory = serving.single_tenant(key, mark, settings) if kept is None else kept.directory
         server = server_for(Service(planned, directory, log), lambda where: serving.tell(f"listening at {where}"))

@@ -12,6 +12,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_jobs import read_jobs
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.io.files import check_paths, write_text
 from caw.io.progress import doing
 from caw.models import load_model
@@ -79,6 +80,7 @@ def tune_command(
     json_file: Annotated[Path | None, opt.panel(OUTPUT, "Write everything that was found as JSON.", "--json")] = None,
     plot_file: Annotated[Path | None, opt.panel(OUTPUT, "Draw the curve to an SVG or image file.", "--plot")] = None,
     dtype: opt.DType = "auto",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -122,9 +124,9 @@ def tune_command(
         jobs, bad = read_jobs(prompt, input, field)
         if not jobs:
             raise ValueError("expected at least one prompt, got none; give --input or --prompt")
-        on = opt.prepare_device(device, threads)
+        on = prepare_place(model, device, threads, dtype, quantised)
         with doing(f"loading {model}"):
-            network, tokenizer = load_model(model, device=on, dtype=dtype)
+            network, tokenizer = load_model(model, device=on, dtype=dtype, weights=quantised)
         ids = encode(network, tokenizer, [job.prompt for job in jobs[:max_prompts]], chat=chat)
         tuner = Tuner(network, tokenizer, ids, policy.network, settings, mark, fpr, tokens or max_new_tokens, tell)
         tuned = tune(tuner, share=protect, power=power, beta=policy.beta)

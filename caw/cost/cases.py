@@ -39,7 +39,7 @@ class BenchmarkSettings:
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
         candidates: candidate slots with which the look-ahead of EXP is repeated.
         rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
-            (beta None = its own default).
+            (beta None = its own default). weights: as `caw.load_model` takes them.
         memory: measure peak memory too (on a CPU in a fresh process per mode).
         allow_differences: go on where modes that must give the same tokens do not; the report says so.
 
@@ -63,6 +63,7 @@ class BenchmarkSettings:
     memory: bool = True
     allow_differences: bool = False
     max_seconds: float | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if self.shapes is not None and self.shapes not in SHAPES:
@@ -124,8 +125,8 @@ def run(
         torch.set_num_threads(settings.threads)
     say(f"loading {settings.shapes or settings.model}")
     subject = load_subject(
-        settings.model, settings.shapes, settings.dtype, settings.device, settings.evaluator
-    )  # fmt: skip
+        settings.model, settings.shapes, settings.dtype, settings.device, settings.evaluator, settings.weights
+    )
     device = subject.model.device
     clock_name, _ = clock_for(device, torch.get_num_threads())
     rows: list[dict[str, Any]] = []
@@ -279,9 +280,9 @@ class Case:
                 continue
             question = {
                 "name": settings.model, "shapes": settings.shapes, "dtype": settings.dtype, "device": settings.device,
-                "evaluator": settings.evaluator, "threads": settings.threads, "theta": settings.theta,
-                "beta": settings.beta, "mode": variant.mode, "slots": variant.slots, "batch": self.batch,
-                "prompt": self.prompt, "tokens": settings.tokens,
+                "evaluator": settings.evaluator, "weights": settings.weights, "threads": settings.threads,
+                "theta": settings.theta, "beta": settings.beta, "mode": variant.mode, "slots": variant.slots,
+                "batch": self.batch, "prompt": self.prompt, "tokens": settings.tokens,
             }  # fmt: skip
             try:
                 peaks[variant] = peak_memory.in_fresh_process(question)["peak"]

@@ -92,7 +92,8 @@ def _standard_error(summary: Mapping[str, float]) -> float:
 
 def _key(run: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Any, ...]:
     arguments = run["arguments"]
-    return (arguments["shapes"] or arguments["model"], arguments["dtype"], *(row[name] for name in CASE))
+    model = arguments["shapes"] or arguments["model"], arguments["dtype"], arguments.get("weights")
+    return (*model, *(row[name] for name in CASE))
 
 
 def _without_load(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,8 @@ class CompiledTorch:
         layers = list(self.body.layers)
         if any(class_name(x) not in LAYERS or declared_window(x.self_attn) is not None for x in layers):
             raise ValueError(f"compiled torch needs whole layers of {', '.join(LAYERS)}, got others; leave it out")
+        if not all(hasattr(x.get_submodule(name), "weight") for x in layers for name in PROJECTIONS):
+            raise ValueError("compiled torch needs plain weights, got packed ones; leave it out")
         self.weights = [[x.get_submodule(name).weight for name in (*NORMS, *PROJECTIONS)] for x in layers]
         for own, x in zip(self.weights, layers, strict=True):
             own += [x.self_attn.q_norm.weight, x.self_attn.k_norm.weight] if hasattr(x.self_attn, "q_norm") else []

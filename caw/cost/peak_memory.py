@@ -102,7 +102,7 @@ def main() -> None:
     question = json.load(sys.stdin)
     if question["threads"]:
         torch.set_num_threads(question["threads"])
-    subject = load_subject(*(question[name] for name in ("name", "shapes", "dtype", "device", "evaluator")))
+    subject = load_subject(*(question[name] for name in ("name", "shapes", "dtype", "device", "evaluator", "weights")))
     prompts = make_prompts(subject, question["batch"], question["prompt"])
     job = Job(subject, prompts, question["theta"], question["beta"], question["slots"])
     print(json.dumps(on_device(call_of(question["mode"], job), question["tokens"], subject.model.device)))

@@ -53,7 +53,7 @@ class Subject:
 def load_subject(
     name: str, shapes: str | None, dtype: str, device: str | None, evaluator: str | None, weights: str | None = None
 ) -> Subject:
-    """The model `name`, or random weights of `shapes`; weights: as in `random_model`, with shapes.
+    """The model `name`, or random weights of `shapes`; weights: as in `load_model`, with shapes as in `random_model`.
 
     Random weights never end a text: every run is to have the tokens asked for, and forbidding an end token in each
     step is work that no user asks for. Where there is no trained evaluator, one with random weights takes its place:
@@ -64,7 +64,7 @@ def load_subject(
         model.config.eos_token_id = model.generation_config.eos_token_id = None
         tokenizer = number_tokenizer(model.config.vocab_size)
     else:
-        model, tokenizer = load_model(name, device=device, dtype=dtype)
+        model, tokenizer = load_model(name, device=device, dtype=dtype, weights=weights)
     if evaluator is None and shapes is None and name in shipped():
         evaluator = name
     if evaluator is not None:

@@ -43,39 +43,44 @@ def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) 
     return None
 
 
-def check_quantised(weights: str, source: Path, device: torch.device, dtype: str | torch.dtype) -> None:
-    """Raise ValueError, or ImportError without the compiled extension, unless these weights can be had."""
+def check_quantised(
+    weights: str, source: Path, device: torch.device, dtype: str | torch.dtype, option: str = "weights"
+) -> None:
+    """Raise ValueError, or ImportError without the compiled extension, unless these weights can be had.
+
+    option: what the caller calls them.
+    """
     if weights not in (*FILE_WEIGHTS, *GPU_WEIGHTS):
         known = ", ".join((*FILE_WEIGHTS, *GPU_WEIGHTS))
-        raise ValueError(f"weights must be None, {known}, got {shown(weights)}; leave it out for plain numbers")
+        raise ValueError(f"{option} must be one of {known}, got {shown(weights)}; leave it out for plain numbers")
+    given = f"{option}={weights!r}"
     if device.type == "cuda" and weights in GPU_WEIGHTS:
-        return _check_triton(weights)
+        return _check_triton(given)
     if weights not in (*FILE_WEIGHTS, *ROUNDED_WEIGHTS):
         raise ValueError(
-            f"weights={weights!r} is for a GPU, found {device}; load with device='cuda', or use "
-            f"{_remedy(source.suffix == '.gguf')}"
+            f"{given} is for a GPU, found {device}; load with device='cuda', or use {_remedy(source.suffix == '.gguf')}"
         )
     is_file = source.suffix == ".gguf"
     if is_file != (weights in FILE_WEIGHTS):
         found = "one" if is_file else "another model"
         kind = "a model that is no .gguf file" if is_file else "a .gguf file"
-        raise ValueError(f"weights={weights!r} is for {kind}, found {found}; use {_remedy(is_file)}")
+        raise ValueError(f"{given} is for {kind}, found {found}; use {_remedy(is_file)}")
     if device.type != "cpu" or str(dtype) not in ("auto", "float32", "torch.float32"):
         raise ValueError(
-            f"weights={weights!r} computes in float32 on a CPU, found {dtype} on {device}; leave dtype out and "
-            "load with device='cpu', or leave weights out"
+            f"{given} computes in float32 on a CPU, found {dtype} on {device}; leave dtype out and "
+            f"load with device='cpu', or leave {option} out"
         )
     from caw import ops
 
     if ops.missing_extension():
-        raise ImportError(f"weights={weights!r} needs the compiled extension: {ops.missing_extension()}")
+        raise ImportError(f"{given} needs the compiled extension: {ops.missing_extension()}")
 
 
 def _remedy(is_file: bool) -> str:
     return "'file'" if is_file else "'int8' or 'int4'"
 
 
-def _check_triton(weights: str) -> None:
+def _check_triton(given: str) -> None:
     """Raise ImportError where the kernels of these weights cannot be had."""
     try:
         found = importlib.metadata.version("triton")
@@ -83,6 +88,4 @@ def _check_triton(weights: str) -> None:
         found = "none"
     least, numbers = ".".join(map(str, TRITON)), re.match(r"(\d+)\.(\d+)", found)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < TRITON:
-        raise ImportError(
-            f"weights={weights!r} needs Triton {least} or newer, found {found}; run `pip install 'triton>={least}'`"
-        )
+        raise ImportError(f"{given} needs Triton {least} or newer, found {found}; run `pip install 'triton>={least}'`")

@@ -114,7 +114,7 @@ def test_vocabularies_and_odd_rows() -> None:
         ("fp8", "m", "cpu", "weights='fp8' is for a GPU, found cpu; load with device='cuda', or use 'int8' or 'int4'"),
         ("fp8", "m.gguf", "cpu", "load with device='cuda', or use 'file'"),
         ("file", "m.gguf", "cuda", "computes in float32 on a CPU"),
-        ("fp4", "m", "cuda", "weights must be None, file, file-fast, fp8, int8, int4, got 'fp4'"),
+        ("fp4", "m", "cuda", "weights must be one of file, file-fast, fp8, int8, int4, got 'fp4'"),
         ("int8", "m", "meta", "computes in float32 on a CPU, found auto on meta"),
     ],
 )

@@ -125,7 +125,7 @@ def test_other_models_are_rounded_while_they_load(weights: str, folder: Path) ->
 @pytest.mark.parametrize(
     "arguments,match",
     [
-        ({"weights": "int3"}, "weights must be None, file, file-fast, fp8, int8, int4"),
+        ({"weights": "int3"}, "weights must be one of file, file-fast, fp8, int8, int4"),
         ({"weights": "int8"}, "use 'file'"),
         ({"weights": "file", "dtype": "bfloat16"}, "computes in float32 on a CPU"),
         ({"weights": "file", "device": "meta"}, "computes in float32 on a CPU"),
