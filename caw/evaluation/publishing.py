@@ -5,9 +5,11 @@ Its results can be computed again from it:
     FOLDER/
       results.json, config.yaml, attacks.json     as in the run's folder
       cells.json              per cell its manifest and runs; the records of these runs; planned cells without texts
-      answers.jsonl.xz        a line per answer: its cell and the fields of `Answer`
-      scores.jsonl.xz, perplexity.jsonl.xz        as in the run's folder, without `of` (only scores of the current texts
-                              are copied)
+      answers.columns.xz      for each answer its cell and the fields of `Answer`, by column (caw/io/columns.py)
+      scores.columns.xz, perplexity.columns.xz    the lines of the run's folder by column, without `of` (only scores of
+                              the current texts are copied)
+
+Older copies have lines (answers.jsonl.xz), and are read as before.
 
 Numbers are not rounded, so tables and results come out digit by digit: two p-values may differ in their last bit only,
 and an AUROC sees that (p-values of 10 digits changed the fourth digit of some). Nothing can be added to a copy.
@@ -29,13 +31,15 @@ from caw.evaluation.metrics.judge import PERPLEXITY_FILE
 from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.store import SCORES_FILE, Score, Store
 from caw.io import json_files
-from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json
-from caw.io.jsonl import encode
+from caw.io.columns import to_columns
+from caw.io.json_files import parse, read_json, read_lines, replace_file, small
 
 CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
 AS_THEY_ARE = ("attacks.json", "config.yaml")
 LINES = (ANSWERS_FILE, SCORES_FILE, PERPLEXITY_FILE)
-PUBLISHED = ("results.json", CELLS_FILE, *AS_THEY_ARE, *LINES, *(name + json_files.SUFFIX for name in LINES))
+PUBLISHED = (
+    "results.json", CELLS_FILE, *AS_THEY_ARE, *(form.name for name in LINES for form in json_files.forms_of(Path(name)))
+)  # fmt: skip
 
 
 @dataclass
@@ -123,7 +127,7 @@ def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> in
     for name in AS_THEY_ARE:
         if (store.path / name).exists():
             replace_file(place / name, (store.path / name).read_bytes())
-    write_json(place / "results.json", store.results)
+    Store(place).write_results(store.results)
     return len(lines)
 
 
@@ -137,14 +141,16 @@ def write_cells(
 
 
 def _lines(entries: Iterable[tuple[str, Any]]) -> str:
-    return ",\n".join(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in entries)
+    return ",\n".join(f"{small(name)}:{small(value)}" for name, value in entries)
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """A compressed file of the lines, without the text's digest `of`; a plain file of that name is removed.
+    """The lines by column, compressed, without the text's digest `of`; files of them in other forms are removed.
 
     The digest only tells whether a text has changed, and cannot be compressed: files were a sixth larger with it.
     """
-    content = b"".join(encode({name: value for name, value in line.items() if name != "of"}) for line in lines)
-    replace_file(json_files.packed_path(path), json_files.compress(content))
-    path.unlink(missing_ok=True)  # of an earlier version; readers could not tell which one counts
+    content = to_columns({name: value for name, value in line.items() if name != "of"} for line in lines)
+    *others, packed = json_files.forms_of(path)
+    replace_file(packed, json_files.compress(content))
+    for other in others:
+        other.unlink(missing_ok=True)  # of an earlier version; readers could not tell which one counts

@@ -26,7 +26,7 @@ from typing import Any
 
 from caw.evaluation.old_names import policy_of_cell
 from caw.io.files import locked
-from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json
+from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json, write_lists
 from caw.io.jsonl import JsonlWriter, encode, line_id
 
 MADE_BY = "caw evaluate run"
@@ -250,7 +250,7 @@ class Store:
         return read_json(self.path / "results.json") or {"rows": []}
 
     def write_results(self, results: Mapping[str, Any]) -> None:
-        write_json(self.path / "results.json", results)
+        write_lists(self.path / "results.json", results)
 
     def results_lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold this while making and writing results; a process that saw less then cannot write last."""

@@ -43,16 +43,18 @@ def test_svg_keeps_the_drawing_to_a_hundredth_of_a_point() -> None:
 </metadata>
   <defs><style type="text/css">*{a: b}</style></defs>
   <g id="unused" style="fill: red">
+    <g id="bare">
     <path id="p" d="M -0.001 12.3456789
 L 1.5 2" style="fill: red"/>
-  <use xlink:href="#p" x="7.999" transform="rotate(-0 1.234 5.678)" style="stroke-width: 0.12345"/></g></svg>"""
+  <use xlink:href="#p" x="7.999" transform="rotate(-0 1.234 5.678)" style="stroke-width: 0.12345"/></g></g></svg>"""
     after = """<svg><defs><style type="text/css">*{a: b}
 .k0{fill: red}</style></defs>
 <g class="k0">
-<path id="p" d="M 0 12.35
-L 1.5 2" class="k0"/>
-<use xlink:href="#p" x="8" style="stroke-width: 0.12345"/></g></svg>"""
+<path id="ki0" d="M0 12.35L1.5 2" class="k0"/>
+<use xlink:href="#ki0" x="8" style="stroke-width: 0.12345"/></g></svg>"""
     assert compact(before, "k") == after
+    nested = '<g><g fill="#abc"><g><path d="M 1e-05 1"/></g></g><g x="1"/></g>'
+    assert compact(nested, "k") == '<g fill="#abc"><path d="M1e-05 1"/></g><g x="1"/>'
     assert 'transform="rotate(-30 1.23 5.68)"' in compact('<g transform="rotate(-30 1.234 5.678)"/>', "k")
 
 

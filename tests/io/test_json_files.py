@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import lzma
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from caw.evaluation.publishing import write_lines
 from caw.evaluation.store import Score, Store
 from caw.io import json_files
+from caw.io.columns import to_columns
 from caw.io.json_files import read_lines
 
 LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in range(50)]
@@ -20,23 +22,32 @@ LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in ran
 def test_lines_come_back_without_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
     assert not json_files.is_there(path)
-    path.write_text('{"id": "old"}\n')
+    for old in (path, tmp_path / "some.jsonl.xz", tmp_path / "some.columns"):
+        old.write_text('{"id": "old"}\n')
     write_lines(path, LINES)
-    assert not path.exists() and json_files.is_there(path), "an older plain file goes"
+    packed = tmp_path / "some.columns.xz"
+    assert list(tmp_path.iterdir()) == [packed] and json_files.is_there(path), "older files go"
     assert read_lines(path) == [{"id": line["id"], "value": line["value"]} for line in LINES]
-    before = json_files.packed_path(path).read_bytes()
+    before = packed.read_bytes()
     write_lines(path, LINES)
-    assert json_files.packed_path(path).read_bytes() == before and len(before) < 700
-    path.write_bytes(lzma.decompress(before))
-    json_files.packed_path(path).unlink()
-    assert [line["id"] for line in read_lines(path)] == [line["id"] for line in LINES], "`xz -d` is enough"
+    assert packed.read_bytes() == before and len(before) < 600
+
+
+@pytest.mark.parametrize("form", ["some.jsonl", "some.jsonl.xz", "some.columns", "some.columns.xz"])
+def test_every_form_is_read(tmp_path: Path, form: str) -> None:
+    """Older copies have compressed lines; `xz -d` undoes either."""
+    text = to_columns(LINES) if ".columns" in form else "".join(json.dumps(line) + "\n" for line in LINES).encode()
+    (tmp_path / form).write_bytes(lzma.compress(text) if form.endswith(".xz") else text)
+    assert json_files.is_there(tmp_path / "some.jsonl") and read_lines(tmp_path / "some.jsonl") == LINES
 
 
 def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
     write_lines(path, LINES)
     path.write_text("{}\n")
-    with pytest.raises(ValueError, match=r"some\.jsonl or some\.jsonl\.xz in .*, found both; remove the older"):
+    with pytest.raises(
+        ValueError, match=r"expected one file .*, found some\.jsonl and some\.columns\.xz; remove the older"
+    ):
         read_lines(path)
     path.unlink()
     whole = json_files.packed_path(path).read_bytes()
@@ -44,6 +55,9 @@ def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
         json_files.packed_path(path).write_bytes(broken)
         with pytest.raises(ValueError, match=r"expected a whole xz file in .*; publish it again"):
             read_lines(path)
+    json_files.packed_path(path).write_bytes(lzma.compress(b'{"fields": []}\n'))
+    with pytest.raises(ValueError, match=r"some\.columns\.xz: expected columns of .*; publish it again"):
+        read_lines(path)
     with pytest.raises(FileNotFoundError):
         read_lines(tmp_path / "none.jsonl")
 
@@ -58,7 +72,7 @@ def test_python_without_lzma_says_what_to_do(tmp_path: Path, monkeypatch: pytest
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"Python's lzma module, found none; .* or run `xz -d .*some\.jsonl\.xz`"):
+    with pytest.raises(ImportError, match=r"Python's lzma module, found none; .* or run `xz -d .*some\.columns\.xz`"):
         read_lines(tmp_path / "some.jsonl")
 
 
@@ -67,3 +81,11 @@ def test_a_store_reads_compressed_scores(tmp_path: Path) -> None:
     write_lines(tmp_path / "scores.jsonl", [vars(score)])
     [read] = Store(tmp_path).read_scores()
     assert read.p_value == 0.1 + 0.2 and read.identity == score.identity and read.of == ""
+
+
+def test_lists_have_a_line_for_each_entry(tmp_path: Path) -> None:
+    value = {"rows": [{"a": 1.5, "b": ["é", None]}, {"c": []}], "none": [], "n": 1}
+    json_files.write_lists(tmp_path / "x.json", value)
+    text = (tmp_path / "x.json").read_text(encoding="utf-8")
+    assert text == '{"rows":[\n{"a":1.5,"b":["é",null]},\n{"c":[]}\n],\n"none":[],\n"n":1}\n'
+    assert json_files.read_json(tmp_path / "x.json") == value
