@@ -34,8 +34,9 @@ class TokenLogProbs:
 class DraftCounts:
     """What drafts did for one text.
 
-    passes: forwards that carried it. rows: its rows in them, candidates and drafts. drafted: rows that were drafts;
-    accepted: those that were right. why_not: why it could have none; empty if it could.
+    passes: forwards that carried it. rows: its rows in them: candidates, drafts and the original tokens carried beside
+    drafts that expect another. drafted: places that drafts had a token for; accepted: those where one was right.
+    why_not: why it could have none; empty if it could.
     """
 
     passes: int = 0
@@ -44,10 +45,10 @@ class DraftCounts:
     accepted: int = 0
     why_not: str = ""
 
-    def add(self, candidates: int, drafted: int) -> None:
-        """One more forward."""
+    def add(self, rows: int, drafted: int) -> None:
+        """One more forward, of so many rows, in which so many places were drafted."""
         self.passes += 1
-        self.rows += candidates + drafted
+        self.rows += rows
         self.drafted += drafted
 
     @property

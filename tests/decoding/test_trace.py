@@ -20,7 +20,7 @@ def test_columns_and_tokens_say_the_same() -> None:
 def test_what_drafts_did_in_numbers() -> None:
     counts = DraftCounts()
     assert (counts.rows_per_pass, counts.acceptance) == (0.0, 0.0)
-    counts.add(candidates=2, drafted=4)
-    counts.add(candidates=1, drafted=0)
+    counts.add(rows=6, drafted=4)
+    counts.add(rows=1, drafted=0)
     counts.accepted += 3
     assert (counts.rows_per_pass, counts.acceptance) == (3.5, 0.75)

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from caw.decoding.forward.draft_tree import Chain, DraftTree
 
 
+class Forwarded(NamedTuple):
+    """A token that lies in the cache: its row of logits, and its place."""
+
+    token: int
+    row: int
+    place: int
+
+
 @dataclass
 class Ahead:
     """Drafted tokens of B sequences that lie in the cache, and the logits behind them.
 
-    logits: [N, V], in the model's dtype. drafts: of each sequence the tokens that are left. rows: of each the row of
-    logits of its first one. trusts: of each draft's guess. drafted, accepted: of each how many there were, and were
-    right.
+    logits: [N, V], in the model's dtype. drafts: of each sequence, for each place that is left, the token that its
+    draft goes on with and, if there is one, the original beside it. trusts: of each draft's guess. drafted, accepted:
+    of each how many there were, and were right.
     """
 
     logits: torch.Tensor
-    drafts: list[list[int]]
-    rows: list[int]
+    drafts: list[list[list[Forwarded]]]
     trusts: Sequence[int]
     drafted: list[int]
     accepted: list[int] = field(default_factory=list)
@@ -31,33 +39,48 @@ class Ahead:
         cls, logits: torch.Tensor, tree: DraftTree, chains: Sequence[Chain], trusts: Sequence[int], follow: list[bool]
     ) -> Ahead:
         """Behind a forward; follow: whether each sequence chose the root of its draft."""
-        drafts = [list(chain.tokens) if own else [] for chain, own in zip(chains, follow, strict=True)]
+        tokens, places = tree.tokens.tolist(), tree.places.tolist()
+        drafts = [
+            [
+                [Forwarded(tokens[at], at, places[at]) for at in (start + number, other) if at is not None]
+                for number, other in enumerate(beside if own else [])
+            ]
+            for start, beside, own in zip(tree.drafts, tree.beside, follow, strict=True)
+        ]
         drafted = [len(chain.tokens) for chain in chains]
-        return cls(logits, drafts, list(tree.drafts), trusts, drafted, [0] * len(drafts))
+        return cls(logits, drafts, trusts, drafted, [0] * len(drafts))
 
     def waiting(self) -> torch.Tensor:
         """Which sequences have a draft left, bool [B]."""
         return torch.tensor([bool(draft) for draft in self.drafts])
 
-    def right(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Whether tokens int64 [B] are the next ones drafted, bool [B]."""
-        pairs = zip(self.drafts, tokens.tolist(), strict=True)
-        return torch.tensor([bool(draft) and draft[0] == token for draft, token in pairs])
+    def find(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Whether tokens int64 [B] were forwarded for the next place, bool [B]; their rows and places int64 [B], 0
+        where they were not."""
+        found = [self._next(number, token) for number, token in enumerate(tokens.tolist())]
+        known = torch.tensor([one is not None for one in found])
+        rows, places = (torch.tensor([one[what] if one else 0 for one in found]) for what in (1, 2))
+        return known, rows, places
 
-    @property
-    def first(self) -> torch.Tensor:
-        """The row of logits behind the next drafted token of each sequence, int64 [B]; any where there is none."""
-        return torch.tensor([row if draft else 0 for row, draft in zip(self.rows, self.drafts, strict=True)])
+    def advance(self, moved: torch.Tensor, tokens: torch.Tensor, pending: torch.Tensor) -> None:
+        """Tokens int64 [B] joined the texts where moved (bool [B]).
 
-    def advance(self, moved: torch.Tensor) -> None:
-        """The next drafted token of each sequence joined its text where moved (bool [B]); elsewhere the draft ends."""
-        for number, own in enumerate(moved.tolist()):
-            if own:
-                del self.drafts[number][0]
-                self.rows[number] += 1
-                self.accepted[number] += 1
-            else:
+        A draft goes on behind the token that it expected, and waits where a chosen one (pending, int64 [B], -1 = none)
+        was forwarded; else it ends.
+        """
+        for number, (own, token, chosen) in enumerate(
+            zip(moved.tolist(), tokens.tolist(), pending.tolist(), strict=True)
+        ):
+            draft = self.drafts[number]
+            self.accepted[number] += own
+            if own and draft and draft[0][0].token == token:
+                del draft[0]
+            elif own or chosen < 0 or self._next(number, chosen) is None:
                 self.drafts[number] = []
+
+    def _next(self, number: int, token: int) -> Forwarded | None:
+        draft = self.drafts[number]
+        return next((one for one in (draft[0] if draft else ()) if one.token == token), None)
 
     def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
         """(trust, tokens drafted, how many of them were right) of each draft, at the end.

@@ -69,7 +69,7 @@ class DraftRounds(RunAhead):
         """Note in the traces what this step carried and what was right."""
         for number, row in enumerate(rows):
             if isinstance(row, ActiveSequence) and row.trace.drafts is not None:
-                row.trace.drafts.add(self.drafted.chained.width, drafted[number])
+                row.trace.drafts.add(self.drafted.chained.width + drafted[number], drafted[number])
                 row.trace.drafts.accepted += sum(result[number] for result in emitted[1:])
 
     def _finish(self, rows: Rows) -> None:

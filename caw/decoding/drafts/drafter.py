@@ -10,10 +10,12 @@ from typing import Protocol, runtime_checkable
 @dataclass(frozen=True)
 class Guess:
     """tokens: what may come, in order. trust: a small number, greater for better reasons to think so (the length of a
-    match); how often guesses of equal trust were right decides which one is followed, and how far."""
+    match); how often guesses of equal trust were right decides which one is followed, and how far. originals: of each
+    token the original one at its place, where the policy looks ahead and the drafter expects marks; () = the same."""
 
     tokens: Sequence[int] = ()
     trust: int = 0
+    originals: Sequence[int] = ()
 
 
 class Follower(Protocol):

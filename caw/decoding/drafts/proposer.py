@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 from caw.decoding.drafts.drafter import Drafter, Follower, Guess
+from caw.decoding.drafts.small_model import ForeseeingFollower
 from caw.decoding.drafts.width import Width
 from caw.decoding.forward.draft_tree import Chain
 from caw.decoding.sequence import ActiveSequence
@@ -26,9 +27,16 @@ class Proposer:
         self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
 
     def chain(
-        self, sequence: ActiveSequence, candidates: Sequence[int], batch: int, saves: float | None = None
+        self,
+        sequence: ActiveSequence,
+        candidates: Sequence[int],
+        batch: int,
+        saves: float | None = None,
+        choose: Callable[[float], int] | None = None,
     ) -> tuple[Chain, int]:
         """(a draft behind one of the candidates of the next position, its trust); batch, saves: see `Width.of`.
+
+        choose: which candidate a strength would choose; None = candidate 0 whatever it is.
 
         Never longer than what the text may still have behind that position.
         """
@@ -38,13 +46,15 @@ class Proposer:
         if most < 1 or not candidates:
             return Chain(), 0
         follower = self._follower(sequence)
+        if isinstance(follower, ForeseeingFollower) and choose is not None:
+            root, guess = follower.among(candidates, most, choose)
+            return self._cut(root, guess, most), guess.trust
         guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
         root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
         guess = guesses[root]
         if not guess.tokens:
             return Chain(), 0
-        tokens = self._known(guess.tokens[: min(most, self.width.of(guess.trust, batch, saves))])
-        return Chain(root, tokens), guess.trust
+        return self._cut(root, guess, min(most, self.width.of(guess.trust, batch, saves))), guess.trust
 
     def saw(self, trust: int, drafted: int, accepted: int) -> None:
         self.width.saw(trust, drafted, accepted)
@@ -65,8 +75,12 @@ class Proposer:
     def _worth(self, guess: Guess) -> tuple[float, int]:
         return (self.width.share(guess.trust), guess.trust) if guess.tokens else (-math.inf, 0)
 
-    def _known(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens up to the first that the model does not have."""
-        own = list(tokens)
-        wrong = next((at for at, token in enumerate(own) if not 0 <= token < self.vocab_size), len(own))
-        return own[:wrong]
+    def _cut(self, root: int, guess: Guess, most: int) -> Chain:
+        """The first tokens of a guess, up to one that the model does not have."""
+        pairs = list(zip(guess.tokens, guess.originals or guess.tokens, strict=True))[:most]
+        wrong = next((at for at, pair in enumerate(pairs) if not all(map(self._has, pair))), len(pairs))
+        tokens, originals = [token for token, _ in pairs[:wrong]], [original for _, original in pairs[:wrong]]
+        return Chain(root, tokens, originals if guess.originals else ())
+
+    def _has(self, token: int) -> bool:
+        return 0 <= token < self.vocab_size

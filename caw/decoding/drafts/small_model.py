@@ -1,12 +1,13 @@
 """Drafts by a smaller model of the same vocabulary, which decodes a few tokens ahead.
 
-Under a policy that looks ahead it guesses its own likeliest tokens, as the original token is what carries a draft on.
-Under the others it climbs the same ladder under the same key, so it expects marked tokens too.
+It climbs the same ladder under the same key, so it expects marked tokens too; under a policy that looks ahead with what
+the evaluator says of its own distributions (`ForeseeingFollower`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,34 +15,38 @@ import torch
 from caw import ops
 from caw.decoding.drafts.drafter import Guess
 from caw.decoding.forward.attention import caw_attention
+from caw.decoding.forward.branching import forward_candidates
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.model_lock import model_lock
 from caw.decoding.reading import CHUNK, read
+from caw.evaluator import Evaluator
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import ModelFacts
-from caw.policies import Policy, Signals
+from caw.policies import CapacityPolicy, Policy, Signals
 from caw.record import RECORD_SIZE, Record
-from caw.triton_kernels.op_indices import RULES
+from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position, Watermark
 from caw.watermarks.base import MISSING
 
 ROOM = 256  # places by which a cache grows
+CARRIED = 4  # candidates that it looks behind at most
+RIGHT = 0.6  # share of its guesses that are right, to begin with: .60 to .69 of a 0.5B's for a 1.5B in maths under CAW
 
 
 class ModelDrafter:
     """Guesses what a model would write.
 
     model: a transformers causal LM on a CPU, of the vocabulary of the model that it drafts for, though not that one.
-    watermark, policy: what marks the text; None = guess unmarked tokens.
-    cost: of a guessed token, as a share of a forward of the large model.
+    watermark, policy: what marks the text; None = guess unmarked tokens. So it does in other systems' formats.
+    cost: of a guessed token, as a share of a forward of the large model. expected: see `Drafter`.
     """
 
     def __init__(self, model: Any, watermark: Watermark | None, policy: Policy | None, cost: float) -> None:
         facts = ModelFacts.of(model)
         if facts.device.type != "cpu" or facts.spread:
             raise ValueError(f"a drafting model must lie on the CPU, found {facts.device}; move it there")
-        self.model, self.facts, self.cost = model, facts, cost
+        self.model, self.facts, self.cost, self.expected = model, facts, cost, {0: RIGHT}
         native = watermark is not None and watermark.native is not None
         marks = native and policy is not None
         self.watermark, self.policy = watermark if marks else None, policy if marks else None
@@ -50,24 +55,40 @@ class ModelDrafter:
             self.linears = SmallLinears(model, enabled=True)
 
     def follow(self, prompt: Sequence[int]) -> ModelFollower:
-        return ModelFollower(self, prompt)
+        return (
+            ForeseeingFollower(self, prompt) if isinstance(self.policy, CapacityPolicy) else ModelFollower(self, prompt)
+        )
 
     def learn(self, tokens: Sequence[int]) -> None:
         return
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside the block the model may be called."""
+        with torch.inference_mode(), self.lock, self.mode, self.attention, self.linears:
+            yield
 
     def choose(self, logits: torch.Tensor, generated: Sequence[int]) -> int:
         """The token that would be next, from logits float32 [1, V] and the new tokens so far."""
         if self.watermark is None or self.policy is None:
             return int(logits.argmax())
-        record = Record(*ops.topk_softmax(logits, RECORD_SIZE))
+        record = record_of(logits)
+        strength = self.policy.strength(Signals(record, logits))
+        ladder = self.ladder(record, logits, generated)
+        return int(ladder.candidates[0, int(ladder.select(strength))])
+
+    def ladder(self, record: Record, logits: torch.Tensor, generated: Sequence[int]) -> Ladder:
+        """Of the next token by the key, from logits float32 [1, V], their record and the new tokens so far."""
+        assert self.watermark is not None and self.policy is not None
         window = self.watermark.window
         context = torch.tensor([*[MISSING] * window, *generated][len(generated) :], dtype=torch.int64)
         position = Position(record, record.values, logits, context.view(1, window))
-        ladder = self.watermark.native_ladder(position, self.policy.greatest)
-        strength = self.policy.strength(Signals(record, logits))
-        rule = RULES.index(ladder.rule)
-        choice = ops.select_candidate(ladder.candidates, ladder.needs, ladder.counts, strength, rule, ladder.full)
-        return int(ladder.candidates[0, int(choice)])
+        return self.watermark.native_ladder(position, self.policy.greatest)
+
+
+def record_of(logits: torch.Tensor) -> Record:
+    """Of logits float32 [1, V]."""
+    return Record(*ops.topk_softmax(logits.contiguous(), RECORD_SIZE))
 
 
 class ModelFollower:
@@ -82,37 +103,112 @@ class ModelFollower:
         self.tokens.extend(tokens)
 
     def after(self, token: int, most: int) -> Guess:
-        drafter, found = self.drafter, [token]
-        limit = drafter.facts.positions
-        if limit is not None:
-            most = min(most, limit - len(self.tokens) - 1)
-        if max([*self.tokens, token]) >= drafter.facts.vocab_size:
-            return Guess()
-        with torch.inference_mode(), drafter.lock, drafter.mode, drafter.attention, drafter.linears:
+        drafter, found, most = self.drafter, [token], self._room([token], most)
+        with drafter.at_work():
             for _ in range(most):
-                logits = self._read([*self.tokens, *found])
+                logits = self._read([*self.tokens, *found])[:, 0]
                 found.append(drafter.choose(logits, [*self.tokens[self.prompt :], *found]))
         return Guess(found[1:])
 
-    def _read(self, tokens: list[int]) -> torch.Tensor:
-        """Logits float32 [1, V] behind the tokens; what the cache has of them is not read again."""
+    def _room(self, candidates: Sequence[int], most: int) -> int:
+        """How many tokens it can guess behind any of the candidates, at most `most`."""
+        facts = self.drafter.facts
+        if max([*self.tokens, *candidates]) >= facts.vocab_size:
+            return 0
+        return most if facts.positions is None else min(most, facts.positions - len(self.tokens) - 1)
+
+    def _read(self, tokens: list[int], history: int = 0) -> torch.Tensor:
+        """Logits float32 [1, history + 1, V] behind the tokens, the newest first; what the cache has of the others is
+        not read again."""
         start = 0
         for ours, theirs in zip(self._cached, tokens[:-1], strict=False):
             if ours != theirs:
                 break
             start += 1
+        start = min(start, max(len(tokens) - 1 - history, 0))
         cache = self._with_room(len(tokens), start)
         self._cached = list(tokens)
-        return read(self.drafter.model, cache, torch.tensor([0]), [tokens], 0, start, CHUNK)[:, 0]
+        return read(self.drafter.model, cache, torch.tensor([0]), [tokens], history, start, CHUNK)
 
     def _with_room(self, length: int, kept: int) -> SiblingCache:
         """The cache, or a larger one with the first `kept` tokens."""
         old = self._cache
-        if old is not None and old.capacity >= length:
+        if old is not None and old.capacity > length:  # one place more for what is looked at behind them
             return old
         drafter = self.drafter
-        new = SiblingCache(drafter.facts.config.num_hidden_layers, 1, length + ROOM, 1, drafter.facts.device)
+        new = SiblingCache(drafter.facts.config.num_hidden_layers, 1, length + ROOM, CARRIED, drafter.facts.device)
         if old is not None and kept:
             new.copy_in(0, 0, old.copy_out(0, 0, kept))
         self._cache = new
         return new
+
+
+class ForeseeingFollower(ModelFollower):
+    """Goes through whole steps of a policy that looks ahead, with the model's own distributions.
+
+    Both the original token and the expected one are guessed, as the step needs what follows the original.
+    """
+
+    def among(self, candidates: Sequence[int], most: int, choose: Callable[[float], int]) -> tuple[int, Guess]:
+        """(which of the next place's candidates is expected, what may follow that one, at most `most` tokens).
+
+        choose: the candidate that a strength would choose.
+        """
+        drafter, most, root = self.drafter, self._room(candidates, most), 0
+        if most < 1:
+            return 0, Guess()
+        previous = self._network.spec.previous
+        with drafter.at_work():
+            logits = self._read([*self.tokens, candidates[0]], 1 + previous)
+            records = [record_of(logits[:, back]) for back in range(2 + previous)]
+            if len(candidates) > 1:
+                root = choose(self._strength(records[::-1]))
+                root = root if root < len(candidates) else 0
+            if root:
+                logits = self._read([*self.tokens, candidates[root]])
+                records[0] = record_of(logits[:, 0])
+            return root, self._walk(candidates[root], logits[:, 0], records[: 1 + previous], most)
+
+    def after(self, token: int, most: int) -> Guess:
+        return self.among([token], most, lambda strength: 0)[1]
+
+    def _walk(self, token: int, logits: torch.Tensor, records: list[Record], most: int) -> Guess:
+        """Behind the text and the token lie logits float32 [1, V]; records: of them, then of the places before."""
+        drafter, found, originals, new = self.drafter, [token], [token], self.tokens[self.prompt :]
+        while True:
+            ladder = drafter.ladder(records[0], logits, [*new, *found])
+            candidates = ladder.candidates[0, : int(ladder.counts)].tolist()[:CARRIED]
+            originals.append(candidates[0])
+            if len(found) == most:  # nothing follows it, so that both may come
+                return Guess([*found[1:], candidates[-1]], originals=originals[1:])
+            behind, choice = self._siblings(candidates), 0
+            following = record_of(behind[:1])
+            if len(candidates) > 1:
+                strength = self._strength([*records[::-1], following])
+                choice = min(int(ladder.select(torch.tensor([strength]))), CARRIED - 1)
+            assert self._cache is not None
+            self._cache.commit(torch.tensor([choice]), torch.tensor([True]))
+            self._cached.append(candidates[choice])
+            found.append(candidates[choice])
+            logits = behind[choice : choice + 1]
+            records = [record_of(logits) if choice else following, *records][: len(records)]
+
+    def _siblings(self, candidates: list[int]) -> torch.Tensor:
+        """Logits float32 [Q, V] behind each candidate of the next place."""
+        cache = self._with_room(len(self._cached) + 1, len(self._cached))
+        cache.lengths.fill_(len(self._cached))
+        model, tokens = self.drafter.model, torch.tensor([candidates])
+        return forward_candidates(model, cache, tokens, "tree", len(self._cached))[0].float()
+
+    @property
+    def _network(self) -> Evaluator:
+        assert isinstance(self.drafter.policy, CapacityPolicy)
+        return self.drafter.policy.network
+
+    def _strength(self, records: Sequence[Record]) -> float:
+        """What the policy gives a token, from the records before it, at it and behind the original one, in order."""
+        policy, network = self.drafter.policy, self._network
+        assert policy is not None
+        window = records if network.spec.next else records[:-1]
+        capacity = network(network.spec.assemble(window, network.token_class))
+        return float(policy.strength(Signals(records[-2], records[-2].values, capacity)))

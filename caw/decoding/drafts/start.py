@@ -54,6 +54,5 @@ def _source(model: Any, plan: Plan, price: RowPrice) -> tuple[Drafter, Width]:
         sum(part.numel() * part.element_size() for part in (*one.parameters(), *one.buffers()))
         for one in (speculate, model)
     )
-    policy = None if plan.looks_ahead else plan.policy
-    small_model = ModelDrafter(speculate, plan.watermark, policy, small / max(large, 1))
-    return small_model, Paying(MOST_OF_MODEL, price, small_model.cost)
+    small_model = ModelDrafter(speculate, plan.watermark, plan.policy, small / max(large, 1))
+    return small_model, Paying(MOST_OF_MODEL, price, small_model.cost, small_model.expected)

@@ -2,8 +2,8 @@
 
 Every token is decided by the same code from the same numbers as in a step of its own. Where the next token (with a look
 ahead: the original one) is the next drafted one, its logits are known, and no forward is needed to decide. Where the
-decision falls on a token that was not forwarded, that token waits (`DecodeState.pending`) and is the only candidate of
-the next forward.
+decision falls on another token, that one waits (`DecodeState.pending`). If it was drafted too, it joins the text at
+once, else it is the only candidate of the next forward.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from caw.decoding.sequence import ActiveSequence
 from caw.decoding.state import DecodeState
 from caw.decoding.step_result import StepResult
 from caw.record import Record
+from caw.triton_kernels.ladder_ref import Ladder
 
 Rows = Sequence[ActiveSequence | None]
 
@@ -39,12 +41,15 @@ class DraftStep(EagerStep):
 
     def __init__(self, model: Any, plan: Plan, proposer: Proposer, price: RowPrice) -> None:
         super().__init__(model, plan)
-        self.proposer, self.price, self.beside = proposer, price, plan.slots - 1
+        self.proposer, self.price = proposer, price
+        self.beside = plan.slots - 1 + (proposer.width.most if plan.looks_ahead else 0)
+        self._ladder: Ladder | None = None  # that the next forward's candidates are of
         self.rows: Rows = ()
         self.followed = True
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
         self._ahead: Ahead | None = None
-        self._walking: torch.Tensor | None = None  # the rows that go on without a forward, int64 [M]
+        # of the rows that go on without a forward: their numbers int64 [M], and of all rows those of logits and places
+        self._walking: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._carried, self._guessed = 0, 0.0  # rows of the last forward, and seconds that guessing took
 
     def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
@@ -80,31 +85,38 @@ class DraftStep(EagerStep):
                 self.loop.steer(state)
             ladder = self.ladder(state)
             tokens = ladder.candidates[:, 0]
-            if not self.plan.looks_ahead:
+            if self.plan.looks_ahead:
+                tokens = torch.where(state.pending >= 0, state.pending, tokens)
+            else:
                 tokens = ladder.candidates.gather(1, self.choose(state, ladder)[1][:, None])[:, 0]
-            state.active &= ahead.right(tokens)
+            known, rows, places = ahead.find(tokens)
+            state.active &= known
             if not state.active.any():
                 return None
             step = self.look_ahead if self.plan.looks_ahead else self.choose_first
             state.pending.masked_fill_(~state.active, 0)  # nothing is evaluated for a row that waits
-            self.slots, self._walking = 1, state.active.nonzero()[:, 0]
+            self.slots, self._walking = 1, (state.active.nonzero()[:, 0], rows, places)
             try:
                 result = step(state, cache, ladder)
             finally:
                 self.slots, self._walking = self.plan.slots, None
         state.finish(result.tokens, result.emitted)
-        ahead.advance(result.emitted)
+        ahead.advance(result.emitted, tokens, state.pending)
         for sequence, moved in zip(self.rows, result.emitted.tolist(), strict=True):
             if moved and sequence is not None and sequence.trace.drafts is not None:
                 sequence.trace.drafts.accepted += 1
         return result
+
+    def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
+        self._ladder = ladder
+        return super().look_ahead(state, cache, ladder)
 
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._walking is not None:
             assert self._ahead is not None
-            return self._ahead.logits, self._ahead.first
+            return self._ahead.logits, self._walking[1]
         numbers = torch.where(state.active, counts, 0).tolist()
         own = [row[:number] for row, number in zip(candidates.tolist(), numbers, strict=True)]
         start = time.thread_time()
@@ -125,7 +137,8 @@ class DraftStep(EagerStep):
             return super().record(logits, rows)
         assert rows.numel() == len(self.rows), "a walk chooses the token that was forwarded"
         found = Record.empty(rows.numel(), rows.device)
-        found.write(self._walking, super().record(logits, rows[self._walking]))
+        walking = self._walking[0]
+        found.write(walking, super().record(logits, rows[walking]))
         return found
 
     def _propose(self, candidates: list[list[int]]) -> tuple[list[Chain], list[int]]:
@@ -135,11 +148,17 @@ class DraftStep(EagerStep):
         saves = saved_by_each([sequence.remaining for sequence in texts], followed=self.followed)
         found: list[tuple[Chain, int]] = [(Chain(), 0)] * len(candidates)
         for n, sequence, share in zip(carried, texts, saves, strict=True):
-            found[n] = self.proposer.chain(sequence, candidates[n], len(texts), share)
+            choose = partial(self._chosen, n) if self._ladder is not None else None
+            found[n] = self.proposer.chain(sequence, candidates[n], len(texts), share, choose)
         for sequence, own, (chain, _) in zip(self.rows, candidates, found, strict=True):
             if sequence is not None and own and sequence.trace.drafts is not None:
-                sequence.trace.drafts.add(len(own), len(chain.tokens))
+                sequence.trace.drafts.add(len(own) + chain.rows, len(chain.tokens))
         return [chain for chain, _ in found], [trust for _, trust in found]
+
+    def _chosen(self, number: int, strength: float) -> int:
+        """The candidate that a strength would choose for a row, by its number."""
+        assert self._ladder is not None
+        return int(self.select(self._ladder, torch.full_like(self._ladder.needs[:, 0], strength))[number])
 
     def commit(
         self,
@@ -159,8 +178,8 @@ class DraftStep(EagerStep):
             self._ahead = Ahead.of(logits, tree, chains, trusts, follow)
 
     def join(self, cache: SiblingCache, chosen: torch.Tensor, moved: torch.Tensor) -> None:
-        if self._walking is not None:  # it lies where it belongs
-            cache.lengths += moved
+        if self._walking is not None:
+            cache.accept(self._walking[2], moved)
         elif self._tree is not None:
             tree = self._tree[0]
             cache.accept(tree.places[tree.first + chosen], moved)

@@ -40,13 +40,17 @@ def keep_price_steady(monkeypatch: pytest.MonkeyPatch) -> None:
 class Knowing:
     """Knows the new tokens of texts and guesses them, with one mistake after the other; counts in `asked`.
 
-    texts: (prompt, new tokens) of each.
+    texts: (prompt, new tokens) of each. originals: the original token at each place of each; () = it names none.
     """
 
     def __init__(
-        self, texts: Sequence[tuple[Sequence[int], Sequence[int]]], mistakes: Sequence[str] = ("right",)
+        self,
+        texts: Sequence[tuple[Sequence[int], Sequence[int]]],
+        mistakes: Sequence[str] = ("right",),
+        originals: Sequence[Sequence[int]] = (),
     ) -> None:
         self.texts = [(list(prompt), list(new)) for prompt, new in texts]
+        self.originals = {tuple(new): list(own) for (_, new), own in zip(self.texts, originals, strict=False)}
         self.mistakes, self.asked = [MISTAKES[name] for name in mistakes], count()
         self.learned: list[list[int]] = []
 
@@ -66,6 +70,8 @@ class Following:
 
     def after(self, token: int, most: int) -> Guess:
         so_far = [*self.tokens, token]
-        rest = [new[len(so_far) :] for new in self.possible if new[: len(so_far)] == so_far]
+        text: list[int] = next((new for new in self.possible if new[: len(so_far)] == so_far), [])
         mistake = self.drafter.mistakes[next(self.drafter.asked) % len(self.drafter.mistakes)]
-        return Guess(mistake(rest[0] if rest else [], most), 1)
+        tokens = mistake(text[len(so_far) :], most)
+        own = self.drafter.originals.get(tuple(text), [])[len(so_far) :]
+        return Guess(tokens, 1, [*own, *tokens[len(own) :]][: len(tokens)] if own else ())

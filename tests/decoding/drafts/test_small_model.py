@@ -23,23 +23,24 @@ def made(speculate: Any, **options: Any) -> caw.GenerationOutput:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("marked", ["unmarked", "kgw", "exp", "caw", "foreign"])
+@pytest.mark.parametrize("marked", ["unmarked", "exp", "caw", "caw exp", "foreign"])
 def test_texts_stay_and_a_copy_is_right(marked: str) -> None:
     options: dict[str, Any] = {
-        "unmarked": {}, "kgw": {"watermark": caw.KGW(key=3, delta=3.0)}, "exp": {"watermark": caw.EXP(key=3)},
+        "unmarked": {}, "exp": {"watermark": caw.EXP(key=3)},
         "caw": {"watermark": caw.KGW(key=3), "policy": policy_of(build("qwen3"))},
+        "caw exp": {"watermark": caw.EXP(key=3, top_k=3), "policy": policy_of(build("qwen3"))},
         "foreign": {"watermark": caw.KGW(key=3, delta=0.5, format="transformers")},
     }[marked]  # fmt: skip
     mark = options.get("watermark")
-    policy = None if marked == "caw" else caw.FixedStrength(1.0)
-    drafter = ModelDrafter(copy.deepcopy(build("qwen3")), mark, policy, cost=0.1)
+    drafter = ModelDrafter(copy.deepcopy(build("qwen3")), mark, options.get("policy", caw.FixedStrength(1.0)), cost=0.1)
     plain, done = made(None, **options), made(drafter, **options)
     assert done.sequences == plain.sequences
     for trace in done.trace or []:
         counts = trace.drafts
         assert counts is not None and counts.drafted
-        if marked in ("unmarked", "kgw", "exp"):  # it knows the key too
+        if marked != "foreign":  # it knows the key too, and under CAW what follows the original token
             assert counts.accepted == counts.drafted and trace.tokens_per_pass > 2
+            assert any(trace.choice) == (marked != "unmarked")
 
 
 def test_another_model_may_be_wrong() -> None:
@@ -56,8 +57,10 @@ def test_a_model_is_followed_as_far_as_its_size_pays() -> None:
     assert all(trace.drafts is not None and not trace.drafts.drafted for trace in done.trace or [])
 
 
-def test_the_cache_keeps_what_is_still_true() -> None:
-    drafter = ModelDrafter(copy.deepcopy(build("qwen3")), None, None, 0.3)
+@pytest.mark.parametrize("marked", [False, True])
+def test_the_cache_keeps_what_is_still_true(marked: bool) -> None:
+    model = copy.deepcopy(build("qwen3"))
+    drafter = ModelDrafter(model, caw.KGW(key=3, delta=4.0) if marked else None, policy_of(model), 0.3)
     text, long = PROMPTS[1], prompt(60, 5)
     follower = drafter.follow(text[:10])
     follower.after(7, 3)
@@ -65,10 +68,11 @@ def test_the_cache_keeps_what_is_still_true() -> None:
     fresh = drafter.follow(text).after(5, 4)
     assert follower.after(5, 4) == fresh and len(fresh.tokens) == 4
     assert follower.after(5, 4) == fresh, "asking changes nothing"
+    assert (list(fresh.originals) not in ([], list(fresh.tokens))) == marked
     follower.extend(long)
     assert follower.after(6, 60) == drafter.follow([*text, *long]).after(6, 60), "the cache grows, the positions end"
     assert len(follower.after(6, 60).tokens) == 128 - 90 - 1
-    assert drafter.follow([10**6]).after(1, 3).tokens == (), "an id that it does not know"
+    assert not drafter.follow([10**6]).after(1, 3).tokens, "an id that it does not know"
 
 
 def test_itself_is_no_smaller_model() -> None:

@@ -39,7 +39,9 @@ def same(
     rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
     given = {"rows": rows, "batch": batch, "eos_token_ids": (EOS,), "max_new_tokens": 14, "slots": 2, **options}
     plain = run(model, prompts, watermark, policy, **given)
-    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes)
+    looks = policy is not None and policy.looks_ahead
+    originals = [[candidates[0] for candidates in trace.candidates] for trace in plain.traces] if looks else ()
+    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes, originals)
     done = run(model, prompts, watermark, policy, speculate=drafter, **given)
     assert texts(done) == texts(plain)
     assert all(trace.drafts.why_not == "" for trace in done.traces)
@@ -65,14 +67,17 @@ def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, b
     same(llama, chosen, POLICIES[policy](llama) if chosen else None, MIXED, batch)
 
 
-@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k"])
-def test_right_drafts_save_forwards(llama: Any, watermark: str | None) -> None:
+@pytest.mark.parametrize("watermark, policy", [(None, None), ("top_k", None), ("lefthash", "window21")])
+def test_right_drafts_save_forwards(llama: Any, watermark: str | None, policy: str | None) -> None:
+    """With a look-ahead too, as what follows the original is known beside what follows the chosen token."""
     chosen = MARKS[watermark] if watermark else None
-    done = same(llama, chosen, None, ["right"], rows=ROWS[:1] * 3)
+    done = same(llama, chosen, POLICIES[policy](llama) if policy else None, ["right"], rows=ROWS[:1] * 3)
+    assert (done.changed > 0) == (watermark is not None)
     for trace in done.traces:
         counts = trace.drafts
         assert counts.drafted == counts.accepted and counts.acceptance == 1.0
-        assert counts.passes + counts.accepted == counts.rows == len(trace.tokens) > 2 * counts.passes
+        assert counts.passes + counts.accepted == len(trace.tokens) > 2 * counts.passes
+        assert (counts.rows > len(trace.tokens)) == (policy is not None)
         assert trace.tokens_per_pass == len(trace.tokens) / counts.passes
 
 
