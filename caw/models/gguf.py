@@ -42,6 +42,14 @@ def require_gguf_packages() -> None:
         require(package, "reading .gguf files")
 
 
+def check_file(file: Path) -> None:
+    """Raise ValueError for a .gguf file that is cut off or contradicts itself, before another library believes it."""
+    # numpy, which the help of a command would wait for
+    from caw.models.gguf_file import GGUFFile
+
+    GGUFFile(file).check_layers()
+
+
 def dequantised(file: Path) -> str:
     """Folder with the float32 model of a .gguf file, made on the first call."""
     return made_once(cache_folder(file), lambda work: _convert(file, work))
@@ -50,6 +58,7 @@ def dequantised(file: Path) -> str:
 def _convert(file: Path, work: Path) -> None:
     """Write the dequantised model, its tokenizer and where it came from into the folder `work`."""
     require_gguf_packages()
+    check_file(file)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 

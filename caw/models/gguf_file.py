@@ -87,6 +87,12 @@ class GGUFFile:
         found = self.settings.get("general.architecture")
         return found if isinstance(found, str) else ""
 
+    def check_layers(self) -> None:
+        """Raise ValueError where its settings speak of layers that its tensors cannot be; others make them all."""
+        layers = self.settings.get(f"{self.architecture}.block_count", 1)
+        if not isinstance(layers, int) or not 0 < layers <= len(self.tensors):
+            raise self._broken(f"{layers!r} layers of {len(self.tensors)} tensors")
+
     def why_not_blocks(self) -> str:
         """Why its blocks cannot be computed with as they are; empty if they can."""
         if self.architecture not in FAMILIES:

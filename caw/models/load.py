@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from caw.forking import survive_forks
 from caw.models.device import resolve_device, resolve_dtype
 from caw.models.ends import end_token_ids
-from caw.models.gguf import cache_folder, dequantised, require_gguf_packages
+from caw.models.gguf import cache_folder, check_file, dequantised, require_gguf_packages
 from caw.models.messages import one_sentence, quiet
 from caw.models.quantised_choice import FILE_WEIGHTS, check_quantised, usual_weights
 from caw.models.sources import DEMO_MODEL, file_or_folder, folder_or_hub_id, require_name, tokenizer_source
@@ -138,6 +138,7 @@ def load_tokenizer(name: str | Path) -> Any:
     found = tokenizer_source(name)
     if found.gguf is not None:
         require_gguf_packages()
+        check_file(Path(found.folder) / found.gguf)
     from transformers import AutoTokenizer
 
     with quiet(), one_sentence(name):

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from decoding.architectures import build
+from quantised import dequantised, random_blocks
 from tiny import save_tiny
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 ENDS = {"<|im_end|>": 1, "<|endoftext|>": 2}
+TURNED = ("llama",)  # architectures whose rows of Q and K a file holds in turns
 
 
 @pytest.fixture(scope="module")
@@ -29,54 +31,77 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "models"
 
 
-def write_gguf(
-    path: Path, kinds: Sequence[str] = ("F32",), architecture: str = "llama", **settings: Any
-) -> tuple[Path, Any]:
-    """(a GGUF file of a tiny Llama, the model it was made from); only one of its two ends is marked.
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+         "post_attention_layernorm": "ffn_norm"}  # fmt: skip
+TOKENS = ["<unk>", *ENDS, *map(chr, range(ord("a"), ord("z") + 1)), "ab", "cd"]
 
-    kinds: types of the matrices, in turns. architecture: what the file says it is.
+
+def stored_as(values: np.ndarray, kind: Any) -> np.ndarray:
+    """A matrix as the file holds it; random blocks of their size where the gguf package cannot make any."""
+    gguf = pytest.importorskip("gguf")
+    if kind.name == "F32":
+        return values
+    if not kind.name.endswith("_K"):
+        return np.asarray(gguf.quants.quantize(values, kind))
+    shape = kind.value, len(values), values.shape[1] // 256, len(values)
+    size = 0.02 * float(values.std() / dequantised(kind.value, random_blocks(*shape)).std())
+    return random_blocks(*shape, size=size).numpy()
+
+
+def write_gguf(
+    path: Path, kinds: Sequence[str] = ("F32",), architecture: str = "llama", hidden: int = 32, **settings: Any
+) -> tuple[Path, Any]:
+    """(a GGUF file of a tiny model, the model it was made from); only one of its two ends is marked.
+
+    kinds: types of the matrices, in turns; those of 256 numbers a block hold random numbers instead of the model's.
     """
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    tokens = ["<unk>", *ENDS, *map(chr, range(ord("a"), ord("z") + 1)), "ab", "cd"]
     torch.manual_seed(5)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokens), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-        max_position_embeddings=64, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(
+        architecture, vocab_size=len(TOKENS), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=1,
+        num_attention_heads=4, head_dim=hidden // 4, max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         **({"num_key_value_heads": 4, "tie_word_embeddings": False} | settings),
     ))  # fmt: skip
+    for name, parameter in model.named_parameters():
+        if name.endswith(".bias"):  # which a new model has as zeros
+            torch.nn.init.normal_(parameter, std=0.2)
     writer = gguf.GGUFWriter(str(path), architecture)
-    for name, value in [("context_length", 64), ("embedding_length", 32), ("block_count", 1),
-                        ("feed_forward_length", 64), ("head_count", 4),
+    for name, value in [("context_length", 64), ("embedding_length", hidden), ("block_count", 1),
+                        ("feed_forward_length", 2 * hidden), ("head_count", 4),
                         ("head_count_kv", model.config.num_key_value_heads),
-                        ("vocab_size", len(tokens)),
-                        ("layer_norm_rms_eps", 1e-6), ("rope_dimension_count", 8)]:  # fmt: skip
+                        ("vocab_size", len(TOKENS)),
+                        ("layer_norm_rms_eps", 1e-6), ("rope_dimension_count", hidden // 4)]:  # fmt: skip
         getattr(writer, f"add_{name}")(value)
+    if architecture == "qwen3":
+        writer.add_key_length(hidden // 4)
+        writer.add_value_length(hidden // 4)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(tokens) - 3))
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(TOKENS) - 3))
     writer.add_token_merges(["a b", "c d"])
     writer.add_eos_token_id(1)
     writer.add_bos_token_id(2)
-    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-             "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-             "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-             "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-             "post_attention_layernorm": "ffn_norm"}  # fmt: skip
     matrices = 0
     for key, tensor in model.state_dict().items():
         if key == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
-        short = key.removesuffix(".weight").removeprefix("model.layers.0.")
+        stem, _, suffix = key.rpartition(".")
         values = tensor.numpy().astype(np.float32)
-        if short.endswith(("q_proj", "k_proj")):  # GGUF interleaves the halves of the rotary dimensions
-            heads = len(values) // 8
-            values = values.reshape(heads, 2, 4, 32).swapaxes(1, 2).reshape(len(values), 32)
+        # GGUF interleaves the halves of the rotary dimensions
+        if architecture in TURNED and stem.endswith(("q_proj", "k_proj")) and suffix == "weight":
+            heads = len(values) // (hidden // 4)
+            values = values.reshape(heads, 2, hidden // 8, hidden).swapaxes(1, 2).reshape(len(values), hidden)
         prefix = "blk.0." if key.startswith("model.layers") else ""
         kind = gguf.GGMLQuantizationType[kinds[matrices % len(kinds)] if values.ndim > 1 else "F32"]
         matrices += values.ndim > 1
-        stored = values if kind.name == "F32" else gguf.quants.quantize(values, kind)
-        writer.add_tensor(f"{prefix}{names[short]}.weight", stored, raw_dtype=None if kind.name == "F32" else kind)
+        stored = stored_as(values, kind)
+        name = f"{prefix}{NAMES[stem.removeprefix('model.layers.0.')]}.{suffix}"
+        writer.add_tensor(name, stored, raw_dtype=None if kind.name == "F32" else kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models.conftest import write_gguf
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import caw
+from caw.models import load_tokenizer
 from caw.models.gguf_file import GGUFFile
 
 UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 6, 7, 8, 9, 10
@@ -186,9 +189,10 @@ LIES = {
 }
 
 
+@pytest.mark.parametrize("options", [{"weights": "file"}, {"dtype": "float32"}], ids=["blocks", "numbers"])
 @pytest.mark.parametrize("lie", LIES)
 def test_settings_that_do_not_fit_the_tensors_are_refused_soon(
-    lie: str, sound: tuple[bytes, int], tmp_path: Path, cache: Path
+    lie: str, options: dict[str, str], sound: tuple[bytes, int], tmp_path: Path, cache: Path
 ) -> None:
     """Two thousand million layers would be made one by one."""
     key, value = LIES[lie]
@@ -196,5 +200,23 @@ def test_settings_that_do_not_fit_the_tensors_are_refused_soon(
     place = whole.index(text(key)) + 8 + len(key)
     path.write_bytes(whole[:place] + value + whole[place + 8 :])
     with pytest.raises(ValueError) as caught:
-        caw.load_model(path, device="cpu", weights="file")
+        caw.load_model(path, device="cpu", **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", ["endless list of texts", "product of 2^64", "one place twice"])
+def test_other_libraries_never_see_a_file_that_lies(
+    case: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its blocks are not computed with, transformers and the gguf package read it."""
+
+    def never(*args: object, **options: object) -> None:
+        raise AssertionError("read by transformers")
+
+    for auto in (AutoConfig, AutoTokenizer, AutoModelForCausalLM):
+        monkeypatch.setattr(auto, "from_pretrained", never)
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(HOSTILE[case][0])
+    for load in (partial(caw.load_model, device="cpu", dtype="float32"), load_tokenizer):
+        with pytest.raises(ValueError, match=f"expected a whole GGUF file, found .*({HOSTILE[case][1]})"):
+            load(path)
