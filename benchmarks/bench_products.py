@@ -263,8 +263,10 @@ def measure_case(name: str, case: str, matrices: list[Matrix], arguments: argpar
             ]
             found["bytes"][side] = runner.bytes
             found["error"][side] = max(float(f"{runner.error:.2g}"), found["error"].get(side, 0.0))
-            print(f"| {found['model']} | {case} | {', '.join(types)} | {count} | {side} | {middle:g} "
-                  f"| {low:g} - {high:g} | {runner.bytes / middle / 1e3:.1f} | {runner.error:.1e} |", flush=True)  # fmt: skip
+            about = (
+                f"{found['model']} | {case} | {', '.join(types)} | {count} | {side} | {middle:g} | {low:g} - {high:g}"
+            )
+            print(f"| {about} | {runner.bytes / middle / 1e3:.1f} | {runner.error:.1e} |", flush=True)
             runner.close()
     return found
 

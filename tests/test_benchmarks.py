@@ -52,6 +52,22 @@ def test_runs(name: str, tmp_path: Path, demo_tokenizer: object) -> None:
     assert done.stdout.count("|") > 10
 
 
+def test_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: object) -> None:
+    """In this process, since imports would take most of the time; a side that is wrong ends the run."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_products")
+    out = tmp_path / "result.json"
+    options = ["--rounds", "2", "--rows", "2", "--megabytes", "0.1", "--cases", "attention", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["bench_products", *options])
+    bench.main()
+    (row,) = json.loads(out.read_text())["rows"]
+    assert {"blocks", "torch int4", "torch int8", "torch bfloat16"} <= row["us"]["2"].keys() == row["error"].keys()
+    assert 0 < row["error"]["blocks"] < 1e-6 < row["error"]["torch int4"] and row["bytes"]["bfloat16"] == 2 * 884736
+    monkeypatch.setitem(bench.SIDES, "blocks", (lambda m: bench.own_blocks(m, True), bench.SUMS))
+    with pytest.raises(RuntimeError, match="expected an error of at most 2e-06 from blocks, got 0"):
+        bench.main()
+
+
 @pytest.mark.slow
 def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
     """`make benchmark` in seconds: its JSON has every mode, and what the rounds took is what was measured."""

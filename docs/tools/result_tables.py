@@ -263,6 +263,28 @@ def floor() -> str:
     return f"{as_table(header, rows)}\n\n{source('floor.json')}"
 
 
+def products() -> str:
+    """Products of a few rows by what reads which weights: microseconds and bytes of weights a second."""
+    found = read_result("products.json")
+    cases = found["rows"]
+    sides = list(dict.fromkeys(side for case in cases for side in case["bytes"]))
+    lines = [
+        (f"{case['model'].split('.Q')[0]}, {case['case']}, {' and '.join(case['types'])}", rows, *(
+            f"{us[side][1]:.{0 if us[side][1] > 999 else 1}f} ({case['bytes'][side] / us[side][1] / 1e3:.1f})"
+            if side in us else "" for side in sides
+        )) for case in cases for rows, us in case["us"].items()
+    ]  # fmt: skip
+    spread = sorted((us[2] - us[0]) / us[1] for case in cases for row in case["us"].values() for us in row.values())
+    errors = ", ".join(f"{side} {max(case['error'].get(side, 0) for case in cases):.2g}" for side in sides)
+    said = (
+        f"Microseconds, in brackets GB/s of weights. Medians of {found['arguments']['rounds']} rounds in turns; their "
+        f"quartiles are {share(middle(spread))} apart in the middle case, {share(spread[len(spread) * 9 // 10])} in "
+        f"one of ten. The same thread copies {found['copy'] / 1e9:.1f} GB/s. Greatest error against float64: "
+        f"{errors}. On a {found['machine']}."
+    )
+    return f"{as_table(('matrices', 'rows', *sides), lines)}\n\n{said} {source('products.json')}"
+
+
 def prompt_cache() -> str:
     """Time of the same prompts under several settings with a PromptCache, of the time without."""
     rows = [
@@ -354,6 +376,7 @@ def damage() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
+    "products": products,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "top-k": top_k,

@@ -153,6 +153,22 @@ def test_steps_with_blocks() -> None:
         assert coder == over("qwen", int(batch), "kgw+caw", "plain")
 
 
+def test_products_over_those_of_blocks() -> None:
+    steps = [(int(n), us) for case in results("products.json")["rows"] for n, us in case["us"].items()]
+
+    def over(side: str, other: str, rows: range) -> str:
+        ratios = [us[side][1] / us[other][1] for n, us in steps if n in rows and side in us]
+        return f"{min(ratios):.2f} - {max(ratios):.2f}"
+
+    told = table("quantised.md", "| side | 1 to 4 rows |")
+    assert {row[0] for row in told} == {side for _, us in steps for side in us} - {"blocks"}
+    for side, few, many in told:
+        assert (few, many) == (over(side, "blocks", range(1, 5)), over(side, "blocks", range(8, 17)))
+    page = (ROOT / "docs" / "quantised.md").read_text(encoding="utf-8")
+    low, high = over("float32", "bfloat16", range(1, 17)).split(" - ")
+    assert f"float32 and bfloat16, {float(low):.1f} to {float(high):.1f} times" in " ".join(page.split())
+
+
 def test_how_many_accusations_are_wrong() -> None:
     level, power, texts = 0.001, 0.95, 100_000
     for marked, right, wrong, share in table("p-values.md", "| of 100,000 texts are marked |"):

@@ -34,8 +34,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
          "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm"}  # fmt: skip
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}  # fmt: skip
 TOKENS = ["<unk>", *ENDS, *map(chr, range(ord("a"), ord("z") + 1)), "ab", "cd"]
 
 
@@ -60,10 +60,11 @@ def write_gguf(
     """
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
+    dim = 128 if architecture == "qwen3" else hidden // 4  # as of real ones: transformers reads none from the file
     torch.manual_seed(5)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(
         architecture, vocab_size=len(TOKENS), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=1,
-        num_attention_heads=4, head_dim=hidden // 4, max_position_embeddings=64,
+        num_attention_heads=4, head_dim=dim, max_position_embeddings=64,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         **({"num_key_value_heads": 4, "tie_word_embeddings": False} | settings),
     ))  # fmt: skip
@@ -75,11 +76,11 @@ def write_gguf(
                         ("feed_forward_length", 2 * hidden), ("head_count", 4),
                         ("head_count_kv", model.config.num_key_value_heads),
                         ("vocab_size", len(TOKENS)),
-                        ("layer_norm_rms_eps", 1e-6), ("rope_dimension_count", hidden // 4)]:  # fmt: skip
+                        ("layer_norm_rms_eps", 1e-6), ("rope_dimension_count", dim)]:  # fmt: skip
         getattr(writer, f"add_{name}")(value)
     if architecture == "qwen3":
-        writer.add_key_length(hidden // 4)
-        writer.add_value_length(hidden // 4)
+        writer.add_key_length(dim)
+        writer.add_value_length(dim)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)
     writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(TOKENS) - 3))
@@ -94,8 +95,7 @@ def write_gguf(
         values = tensor.numpy().astype(np.float32)
         # GGUF interleaves the halves of the rotary dimensions
         if architecture in TURNED and stem.endswith(("q_proj", "k_proj")) and suffix == "weight":
-            heads = len(values) // (hidden // 4)
-            values = values.reshape(heads, 2, hidden // 8, hidden).swapaxes(1, 2).reshape(len(values), hidden)
+            values = values.reshape(-1, 2, dim // 2, hidden).swapaxes(1, 2).reshape(len(values), hidden)
         prefix = "blk.0." if key.startswith("model.layers") else ""
         kind = gguf.GGMLQuantizationType[kinds[matrices % len(kinds)] if values.ndim > 1 else "F32"]
         matrices += values.ndim > 1

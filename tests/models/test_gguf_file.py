@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,8 +14,9 @@ from models.conftest import write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import caw
-from caw.models import load_tokenizer
+from caw.models import DEMO_MODEL, load_tokenizer
 from caw.models.gguf_file import GGUFFile
+from caw.models.sources import file_or_folder
 
 UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 6, 7, 8, 9, 10
 F32, Q4_0, IQ2_XXS = 0, 2, 16
@@ -43,6 +45,11 @@ def numbers(kind: int, count: int, values: bytes = b"") -> bytes:
     return struct.pack("<IQ", kind, count) + values
 
 
+SETTINGS = {
+    "block_count": "num_hidden_layers", "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+    "context_length": "max_position_embeddings", "tokenizer.ggml.eos_token_id": "eos_token_id",
+}  # fmt: skip
 MOST = 2**64 - 1
 ALIGNMENT = b"general.alignment"
 HOSTILE = {
@@ -128,6 +135,20 @@ def test_a_sound_file_of_the_same_parts_is_read(tmp_path: Path) -> None:
     assert second.offset - first.offset == 64 and first.offset % 64 == 0
     assert file.array(second).shape == (1, 18) and file.architecture == ""
     assert file.why_not_blocks().startswith("its architecture is ''")
+
+
+def test_settings_of_a_real_file_are_those_that_transformers_reads(demo_model: Any) -> None:
+    file, config = GGUFFile(file_or_folder(DEMO_MODEL)), demo_model.config
+    read = {name.removeprefix("llama."): value for name, value in file.settings.items()}
+    assert file.architecture == config.model_type == "llama"
+    assert read["attention.layer_norm_rms_epsilon"] == pytest.approx(config.rms_norm_eps, rel=1e-7)
+    assert read["rope.freq_base"] == config.rope_parameters["rope_theta"]
+    assert read["rope.dimension_count"] == config.hidden_size // config.num_attention_heads
+    for ours, theirs in SETTINGS.items():
+        assert read[ours] == getattr(config, theirs), ours
+    assert ("output.weight" not in file.tensors) == config.tie_word_embeddings
+    assert file.tensors["token_embd.weight"].shape == (config.vocab_size, config.hidden_size)
+    assert read["tokenizer.ggml.eos_token_id"] in demo_model.generation_config.eos_token_id
 
 
 @pytest.fixture(scope="module")

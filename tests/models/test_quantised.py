@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models.conftest import write_gguf
@@ -13,22 +16,32 @@ from models.conftest import write_gguf
 import caw
 from caw import ops
 from caw.decoding.forward import fused_layers
+from caw.evaluation.metrics.perplexity import perplexities
+from caw.evaluator import FeatureSpec
+from caw.fitting.labels import EncodedText
+from caw.fitting.recording import record_encoded
+from caw.fitting.train import TrainSettings, fit, predict
 from caw.models import device, gguf_file
 from caw.models.facts import ModelFacts
 from caw.models.gguf_file import GGUFFile
+from caw.models.heap import give_back
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
 from caw.models.quantised_gguf import quantised_model
 from caw.ops_ref.block_types import BLOCK_TYPES
 from caw.testing import assert_close
 
+gguf = pytest.importorskip("gguf")
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
+SPEC = FeatureSpec(previous=0, next=0)
 FILES = {
-    "mixed": (("Q4_1", "Q5_0", "Q8_0"), {}),
-    "tied": (("Q8_0", "Q4_0", "Q5_1"), {"tie_word_embeddings": True}),
-    "grouped": (("Q4_0",), {"num_key_value_heads": 2}),
+    "llama": (("Q4_1", "Q5_0", "Q8_0"), {}),
+    "tied": (("Q8_0", "Q4_0", "Q5_1"), {"tie_word_embeddings": True, "num_key_value_heads": 2}),
     "plain": (("F32", "F16", "BF16"), {}),  # no blocks at all
-    "half": (("Q4_1", "F16"), {}),
+    "qwen2": (("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), {"architecture": "qwen2", "hidden": 256}),
+    "qwen3": (("Q6_K", "Q8_0", "Q3_K"), {"architecture": "qwen3", "hidden": 256, "num_key_value_heads": 2}),
+    # files call Mistral's "llama" as well
+    "mistral": (("Q4_K", "F16"), {"hidden": 256, "num_key_value_heads": 2}),
 }
 
 
@@ -59,6 +72,23 @@ def test_logits_and_texts_are_those_of_the_dequantised_model(file: Path, monkeyp
 
 def all_packed(model: Any) -> bool:
     return all(type(model.get_submodule(f"model.layers.0.{p}")) is QuantisedLinear for p in fused_layers.PROJECTIONS)
+
+
+def test_evaluator_and_perplexity_read_it_as_the_dequantised_model(tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q4_1", "Q8_0"))
+    found = []
+    for name, options in (("blocks", {"weights": "file"}), ("numbers", {"dtype": "float32"})):
+        model, tokenizer = caw.load_model(path, device="cpu", **options)
+        coded = [EncodedText.unlabelled(str(i), [5, 6 + i], range(7, 20 - i)) for i in range(3)]
+        coded = [replace(text, key=tuple(t % 3 == 0 for t in text.ids[2:])) for text in coded]
+        positions = record_encoded(model, coded, tmp_path / name, progress=False)
+        data = positions.features(SPEC, np.arange(len(positions))), torch.from_numpy(positions.key).float()
+        evaluator, _ = fit(*data, *data, SPEC, TrainSettings(hidden=8, max_epochs=2))
+        (read,) = perplexities(model, tokenizer, ["abcdxyz"], ["ab"])
+        perplexity = [read.given_prompt, read.alone]
+        found.append((np.array(positions.arrays["logsumexp"]), predict(evaluator, data[0]), perplexity))
+    for row, ours, theirs in zip(("forward", "capacity", "forward"), *found, strict=True):
+        assert_close(ours, theirs, row)
 
 
 def test_the_transformers_way_gives_the_same_text(tmp_path: Path, cache: Path) -> None:
@@ -209,6 +239,43 @@ def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path, cache: Pat
     path.write_bytes(whole.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
     with pytest.raises(ValueError, match=r"expected model.layers.0.mlp.up_proj.weight \[64, 32\] in .*, found none"):
         quantised_model(GGUFFile(path), config)
+
+
+@pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0", "MXFP4"])
+def test_types_without_a_product_are_dequantised_or_refused(
+    kind: str, tmp_path: Path, cache: Path, without_bfloat16: None
+) -> None:
+    if kind not in gguf.GGMLQuantizationType.__members__:
+        pytest.skip("needs a newer gguf package")
+    path, original = write_gguf(tmp_path / "tiny.gguf", (kind,), hidden=256)
+    number = gguf.GGMLQuantizationType[kind]
+    with pytest.raises(ValueError, match=f"^weights='file' knows .*, found ggml's type {number.value} for ") as caught:
+        caw.load_model(path, device="cpu", weights="file")
+    assert "\n" not in str(caught.value)
+    with pytest.warns(UserWarning, match=f"^tiny.gguf is dequantised, .*type {number.value} of "):
+        model, _ = caw.load_model(path, device="cpu")
+    wanted = original.lm_head.weight.detach().numpy()
+    wanted = gguf.quants.dequantize(gguf.quants.quantize(wanted, number), number)
+    assert torch.equal(model.lm_head.weight, torch.from_numpy(wanted))
+
+
+@pytest.mark.serial
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="needs Linux, which counts memory")
+def test_loading_adds_little_more_than_the_file(tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", ("Q8_0",), hidden=1280)
+    caw.load_model(path, device="cpu", weights="file")  # what is made once
+    gc.collect()
+    give_back()
+    before = own_memory()
+    kept = caw.load_model(path, device="cpu", weights="file")
+    added = own_memory() - before
+    assert kept and added <= 1.15 * path.stat().st_size, added / path.stat().st_size
+
+
+def own_memory() -> int:
+    """Bytes that this process alone holds."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_", "Swap:")))
 
 
 @pytest.mark.parametrize("settings", [{"num_attention_heads": 0}, {"hidden_size": 2**62}, {"vocab_size": -1}])
