@@ -19,7 +19,16 @@ COMMANDS = {
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
     **{
         f"evaluation_{run}/results.json": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
-        for run in ("qwen05", "qwen05keys", "qwen05ends", "qwen05target", "qwen05drawn", "qwen15", "qwen15ends")
+        for run in (
+            "qwen05",
+            "qwen05keys",
+            "qwen05ends",
+            "qwen05target",
+            "qwen05drawn",
+            "qwen15",
+            "qwen15ends",
+            "qwen15target",
+        )
     },
 }
 

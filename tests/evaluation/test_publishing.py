@@ -23,8 +23,8 @@ from caw.io.json_files import read_lines
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
-QUICK = ("qwen05ends", "qwen15ends", "qwen05target")
-LONG = ("qwen05", "qwen05keys", "qwen15")
+QUICK = ("qwen05ends", "qwen15target", "qwen05target")
+LONG = ("qwen05", "qwen05keys", "qwen15", "qwen15ends")
 TITLE = "Watermarks: accuracy and detection"  # of `caw evaluate report`
 
 
