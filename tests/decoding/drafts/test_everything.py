@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from decoding.architectures import CONFIGS, EOS, build
-from decoding.drafts.test_step import MIXED, same
-from decoding.mixing import FOREIGN, ROWS, rows_for, texts
-from decoding.mixing import PROMPTS as TEXTS
-from decoding.running import run
+from decoding.architectures import CONFIGS, build
+from decoding.drafts.test_step import MARKS as SUITE
+from decoding.drafts.test_step import MIXED, decoded, same
+from decoding.mixing import FOREIGN, ROWS, texts
 from decoding.test_step import POLICIES, WATERMARKS
 from pairwise import pairwise
 
@@ -22,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension"),
     pytest.mark.gate("drafts"),
 ]
-MARKS = {**WATERMARKS, **FOREIGN}
+MARKS = {**WATERMARKS, **FOREIGN, "payload": SUITE["payload"]}
+OTHERS = ("sequential", "batch")  # branchings that carry no drafts
 FUSED = ["llama", "mistral", "qwen2", "qwen2-window", "qwen3"]
 
 
@@ -41,13 +41,8 @@ def test_other_branchings_make_the_texts_that_drafts_made(llama: Any, watermark:
     for policy in POLICIES if watermark else ["full"]:
         law = POLICIES[policy](llama) if chosen else None
         drafted = same(llama, chosen, law, MIXED)
-        rows = rows_for(chosen, ROWS)
-        for branching in ("sequential", "batch"):
-            done = run(
-                llama, TEXTS[: len(rows)], chosen, law, rows=rows, batch=3, eos_token_ids=(EOS,), max_new_tokens=14,
-                slots=2, branching=branching,
-            )  # fmt: skip
-            assert texts(done) == texts(drafted), (policy, branching)
+        for branching in OTHERS:
+            assert texts(decoded(llama, chosen, law, ROWS, branching=branching)) == texts(drafted), (policy, branching)
 
 
 @pytest.mark.parametrize("name, watermark", pairwise(CONFIGS, WATERMARKS))
@@ -61,7 +56,11 @@ def test_every_architecture(name: str, watermark: str) -> None:
 def test_bfloat16(name: str, watermark: str) -> None:
     model = copy.deepcopy(build(name)).to(torch.bfloat16)
     for policy in ("delta", "window11"):
-        same(model, MARKS[watermark], POLICIES[policy](model), MIXED)
+        law = POLICIES[policy](model)
+        drafted = same(model, MARKS[watermark], law, MIXED)
+        for branching in OTHERS:
+            done = decoded(model, MARKS[watermark], law, ROWS, branching=branching)
+            assert texts(done) == texts(drafted), (policy, branching)
 
 
 PROMPTS = [

@@ -28,21 +28,27 @@ from caw.policies import Deficit, Target
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 
 MARKS = {**WATERMARKS, **{name: FOREIGN[name] for name in ("transformers", "markllm", "synthid")}}
+MARKS["payload"] = caw.KGW(key=9, delta=3.0, payload=5, payload_bits=4)
 ALL = [name for name in MISTAKES if name != "right"]
 MIXED = ["right", "right", *ALL]
+
+
+def decoded(model: Any, watermark: Any, policy: Any, rows: Any, batch: int = 3, **options: Any) -> Run:
+    rows = rows_for(watermark, rows)
+    given = {"rows": rows, "batch": batch, "eos_token_ids": (EOS,), "max_new_tokens": 14, "slots": 2, **options}
+    return run(model, PROMPTS[: len(rows)], watermark, policy, **given)
 
 
 def same(
     model: Any, watermark: Any, policy: Any, mistakes: list[str], batch: int = 3, rows: Any = ROWS, **options: Any
 ) -> Run:
     """Decode with drafts and compare with decoding without them, token by token; returns the run with them."""
+    plain = decoded(model, watermark, policy, rows, batch, **options)
     rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
-    given = {"rows": rows, "batch": batch, "eos_token_ids": (EOS,), "max_new_tokens": 14, "slots": 2, **options}
-    plain = run(model, prompts, watermark, policy, **given)
     looks = policy is not None and policy.looks_ahead
     originals = [[candidates[0] for candidates in trace.candidates] for trace in plain.traces] if looks else ()
     drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes, originals)
-    done = run(model, prompts, watermark, policy, speculate=drafter, **given)
+    done = decoded(model, watermark, policy, rows, batch, speculate=drafter, **options)
     assert texts(done) == texts(plain)
     assert all(trace.drafts.why_not == "" for trace in done.traces)
     for ours, theirs in zip(done.traces, plain.traces, strict=True):
@@ -57,12 +63,14 @@ def same(
     return done
 
 
-@pytest.mark.parametrize(
-    "watermark, policy, batch",
-    pairwise([None, *MARKS], ["delta", "window21"], [1, 3]),
-)
-def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, batch: int) -> None:
+# a look-ahead under every mark, choosing first under some; the gate has every policy
+CASES = [*((name, "window21") for name in MARKS), (None, "delta"), ("unigram", "delta"), ("top_k", "delta")]
+
+
+@pytest.mark.parametrize("batch, case", [(1 + 2 * (number % 2), case) for number, case in enumerate(CASES)], ids=str)
+def test_drafts_change_nothing(llama: Any, batch: int, case: tuple[str | None, str]) -> None:
     """Rows differ in sampling, keys, strengths and budgets; places of the batch are filled again."""
+    watermark, policy = case
     chosen = MARKS[watermark] if watermark else None
     same(llama, chosen, POLICIES[policy](llama) if chosen else None, MIXED, batch)
 
@@ -145,11 +153,51 @@ def test_every_architecture(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, watermark", pairwise(["llama", "mistral", "qwen2-window", "qwen3"], ["unigram", "top_k"])
+    "name, watermark, branching",
+    pairwise(["llama", "mistral", "qwen2-window", "qwen3"], ["unigram", "top_k"], ["sequential", "batch"]),
 )
-def test_bfloat16_is_exact_too(name: str, watermark: str) -> None:
+def test_bfloat16_is_exact_too(name: str, watermark: str, branching: str) -> None:
+    """Also the forwards of other branchings, which carry no drafts."""
     model = copy.deepcopy(build(name)).to(torch.bfloat16)
-    same(model, WATERMARKS[watermark], POLICIES["window11"](model), MIXED, rows=ROWS[:2])
+    mark, policy = WATERMARKS[watermark], POLICIES["window11"](model)
+    drafted = same(model, mark, policy, MIXED, rows=ROWS[:2])
+    assert texts(drafted) == texts(decoded(model, mark, policy, ROWS[:2], branching=branching))
+
+
+class Stream:
+    """What a caller is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[list[int] | None] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.shown.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.shown.append(None)
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_stop_strings_and_streams(looks_ahead: bool) -> None:
+    """A stop string ends a text inside a draft, and a stream is given the same tokens one at a time."""
+    model, ids, mark = build("qwen3"), PROMPTS[0], WATERMARKS["lefthash"]
+
+    def made(speculate: Any, **options: Any) -> tuple[Any, Stream]:
+        stream = Stream()
+        [done] = caw.iter_generate(
+            model, tokenizer(), [ids], watermark=mark, policy=policy_of(model) if looks_ahead else None,
+            max_new_tokens=14, min_new_tokens=14, speculate=speculate, streamer=stream, **options,
+        )  # fmt: skip
+        return done, stream
+
+    whole, _ = made(None)
+    stop = tokenizer().decode(whole.tokens[7:9])
+    plain, expected = made(None, stop=stop)
+    done, seen = made(Knowing([(ids, whole.tokens)]), stop=stop)
+    assert (done.tokens, done.text, done.finish_reason) == (plain.tokens, plain.text, "stop")
+    assert done.tokens == whole.tokens[:9] and stop not in done.text
+    assert seen.shown == expected.shown and len(seen.shown) == 9 + 2, "the prompt, each token, the end"
+    assert done.trace.drafts.passes < len(done.tokens) - 2 and done.trace.drafts.accepted > 2
 
 
 @pytest.mark.parametrize("watermark", ["lefthash", "top_k", "synthid"])
