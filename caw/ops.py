@@ -1,16 +1,14 @@
 """Every torch op of this library: schema, reference, fake, dispatch. The only place where ops are registered.
 
 CPU tensors go to the compiled extension where it has a kernel, else to the PyTorch reference; CUDA tensors go to the
-Triton kernels. `references()` asks for PyTorch explicitly; nothing falls back silently on a GPU.
+Triton kernels (`registering`). `references()` asks for PyTorch explicitly; nothing falls back silently on a GPU.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -28,9 +26,12 @@ from caw.ops_ref.permutation_ref import (
 from caw.ops_ref.prefill_layer_ref import prefill_layer_ref, prefix_attention_ref
 from caw.ops_ref.score_keys_ref import score_keys_ref
 from caw.ops_ref.score_tokens_ref import score_tokens_ref
+from caw.registering import NAMESPACE as NAMESPACE
+from caw.registering import has_kernel as has_kernel
+from caw.registering import library, register
 from caw.triton_kernels.commit_kv_ref import commit_kv_ref, commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.evaluator_step_ref import evaluate_capacity_ref, evaluator_step_ref, select_candidate_ref
 from caw.triton_kernels.green_argmax_ref import green_argmax_ref
@@ -38,6 +39,7 @@ from caw.triton_kernels.ladder_step_ref import ladder_step_ref
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
+from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
     drafted_attention_ref,
@@ -48,93 +50,49 @@ from caw.triton_kernels.sibling_attention_ref import (
 from caw.triton_kernels.small_linear_ref import packed_linear_ref, small_linear_ref
 from caw.triton_kernels.topk_softmax_ref import topk_softmax_ref
 
-NAMESPACE = "caw"
-_library = torch.library.Library(NAMESPACE, "DEF")
-
-
-def has_kernel(name: str, device: str) -> bool:
-    """Whether the op of that name has a kernel for the device type ("cpu", "cuda")."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", device.upper()))
-
-
-def _launcher(module: str, function: str) -> Callable[..., Any]:
-    """The launcher of a Triton kernel, imported at its first call: this library imports without Triton."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            kernels = importlib.import_module(f"caw.triton_kernels.{module}")
-        except ModuleNotFoundError as error:
-            if error.name != "triton":
-                raise
-            raise ImportError(
-                f"expected Triton 3.6 or newer for caw.{function} on a CUDA tensor, found none; "
-                "install it with `pip install triton`, or ask for backend='reference'"
-            ) from error
-        return getattr(kernels, function)(*args, **kwargs)
-
-    return call
-
-
-def _register(
-    schema: str, reference: Callable[..., Any] | None, fake: Callable[..., Any], triton: str | None = None
-) -> Any:
-    """Define one op; its CPU kernel is the extension's if that brought one, else the reference if there is one here.
-
-    `triton` names the module in caw.triton_kernels whose function of the op's name serves CUDA tensors.
-    """
-    name = schema.split("(")[0]
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    if reference is not None and not has_kernel(name, "cpu"):
-        _library.impl(name, reference, "CPU")
-    if triton is not None and not has_kernel(name, "cuda"):
-        _library.impl(name, _launcher(triton, name), "CUDA")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
-    return getattr(torch.ops.caw, name).default
-
-
 # ---- topk_softmax: exact, stable top-K of each row with its logsumexp ------------------------------------------------
-topk_softmax = _register(
+topk_softmax = register(
     "topk_softmax(Tensor logits, int k, Tensor? rows=None) -> (Tensor, Tensor, Tensor, Tensor)", topk_softmax_ref,
     fakes.topk_softmax_fake, triton="topk_softmax",
 )  # fmt: skip
 
 # ---- sibling_attention: C candidates over the committed prefix and themselves ----------------------------------------
-sibling_attention = _register(
+sibling_attention = register(
     "sibling_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor", sibling_attention_ref,
     fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 # drafted: the last rows of each sequence are a chain behind its first candidate
-drafted_attention = _register(
+drafted_attention = register(
     "drafted_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "int drafts, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     drafted_attention_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 # packed: of each sequence as many candidates as it has, for steps that read back; prefix: each row with a length of its
 #   own, tokens of prompts. CPU only, both
-sibling_attention_packed = _register(
+sibling_attention_packed = register(
     "sibling_attention_packed(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_packed_ref, fakes.attention_fake,
 )  # fmt: skip
-prefix_attention = _register(
+prefix_attention = register(
     "prefix_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor k_own, Tensor v_own, Tensor lengths, "
     "Tensor rows, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     prefix_attention_ref, fakes.attention_fake,
 )  # fmt: skip
-sibling_attention_paged = _register(
+sibling_attention_paged = register(
     "sibling_attention_paged(Tensor q, Tensor k_pages, Tensor v_pages, Tensor block_table, Tensor k_own, Tensor v_own, "
     "Tensor lengths, float scale, int? window=None, float? softcap=None, Tensor? sinks=None) -> Tensor",
     sibling_attention_paged_ref, fakes.attention_fake, triton="sibling_attention",
 )  # fmt: skip
 
 # ---- commit_kv: the chosen sibling's keys and values become part of the cache, in place ------------------------------
-commit_kv = _register(
+commit_kv = register(
     "commit_kv(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active) -> ()",
     commit_kv_ref, lambda *args: None, triton="commit_kv",
 )  # fmt: skip
 # commit_step: the same, and the chosen candidate's logits and record become the sequence's, in one launch
-commit_step = _register(
+commit_step = register(
     "commit_step(Tensor(a!) store, Tensor scratch, Tensor choice, Tensor(b!) lengths, Tensor active, "
     "Tensor(c!) logits, Tensor step_logits, Tensor(d!)[] records, Tensor[] following, Tensor? alive=None) -> ()",
     commit_step_ref,
@@ -143,7 +101,7 @@ commit_step = _register(
 )
 
 # ---- evaluate_capacity: the evaluator's network ----------------------------------------------------------------------
-evaluate_capacity = _register(
+evaluate_capacity = register(
     "evaluate_capacity(Tensor features, Tensor[] weights) -> Tensor",
     evaluate_capacity_ref,
     lambda features, weights: features.new_empty(features.shape[:1]),
@@ -151,7 +109,7 @@ evaluate_capacity = _register(
 )
 
 # ---- select_candidate: which rung of a ladder a strength chooses -----------------------------------------------------
-select_candidate = _register(
+select_candidate = register(
     "select_candidate(Tensor candidates, Tensor needs, Tensor counts, Tensor strength, int rule, float full) -> Tensor",
     select_candidate_ref,
     lambda candidates, needs, counts, strength, rule, full: torch.empty_like(counts),
@@ -159,7 +117,7 @@ select_candidate = _register(
 )
 
 # ---- evaluator_step: records -> capacity -> strength -> chosen candidate, in one launch -----------------------------
-evaluator_step = _register(
+evaluator_step = register(
     "evaluator_step(Tensor[] probs, Tensor[] weights, Tensor candidates, Tensor needs, Tensor counts, Tensor pending, "
     "Tensor pending_strength, Tensor pending_capacity, Tensor factor, int k, int transform, float theta, float beta, "
     "int rule, float full, Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
@@ -169,14 +127,14 @@ evaluator_step = _register(
 )
 
 # ---- green_argmax, race_values: what green lists and races need of the PRF; key int64 [B], 64 bits of each row's -----
-green_argmax = _register(
+green_argmax = register(
     "green_argmax(Tensor scores, Tensor context, Tensor key, int threshold, bool selfhash, Tensor? wanted=None) "
     "-> (Tensor, Tensor)",
     green_argmax_ref,
     fakes.green_argmax_fake,
     triton="green_argmax",
 )
-race_values = _register(
+race_values = register(
     "race_values(Tensor values, Tensor ids, Tensor race_values, Tensor context, Tensor key) -> Tensor",
     race_values_ref,
     lambda values, ids, race_values, context, key: torch.empty_like(values, dtype=torch.float64),
@@ -184,7 +142,7 @@ race_values = _register(
 )
 
 # ---- enumerate_candidates: the whole ladder of each row of a native format; scheme: see watermarks/base.py -----------
-enumerate_candidates = _register(
+enumerate_candidates = register(
     "enumerate_candidates(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor context, Tensor key, "
     "int scheme, int threshold, float full, float max_strength) -> (Tensor, Tensor, Tensor)",
     enumerate_candidates_ref,
@@ -193,13 +151,13 @@ enumerate_candidates = _register(
 )
 
 # ---- race_ladder: the ladders of races whose values are known, float64 [B, K]: formats without a kernel ------------
-race_ladder = _register(
+race_ladder = register(
     "race_ladder(Tensor values, Tensor ids, Tensor race, float full, float max_strength, bool scale) "
     "-> (Tensor, Tensor, Tensor)", race_ladder_ref, fakes.race_ladder_fake, triton="race_ladder",
 )  # fmt: skip
 
 # ---- ladder_step, decision_step: what a captured step does before its forward, and from its records to its results ---
-ladder_step = _register(
+ladder_step = register(
     "ladder_step(Tensor values, Tensor ids, Tensor race, Tensor scores, Tensor padded, Tensor tally, Tensor key, "
     "Tensor pending, Tensor? ends, int window, int scheme, int threshold, float full, float max_strength, "
     "bool deduplicate, int slots) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -208,7 +166,7 @@ ladder_step = _register(
     triton="ladder_step",
 )
 
-decision_step = _register(
+decision_step = register(
     "decision_step(Tensor[] probs, Tensor[] ids, Tensor[] weights, Tensor? table, Tensor candidates, Tensor needs, "
     "Tensor? counts, Tensor(a!) pending, Tensor(b!) pending_strength, Tensor(c!) pending_capacity, Tensor factor, "
     "Tensor? given, Tensor logsumexp, Tensor(d!) padded, Tensor(e!) tally, Tensor budgets, Tensor ends, "
@@ -221,7 +179,7 @@ decision_step = _register(
 )
 
 # ---- sampling_noise: Gumbel draws float32 [B, V] of contexts int64 [B, W] under keys int64 [B] -----------------------
-sampling_noise = _register(
+sampling_noise = register(
     "sampling_noise(Tensor context, Tensor key, int vocab_size) -> Tensor",
     sampling_noise_ref,
     lambda context, key, vocab_size: context.new_empty((context.shape[0], vocab_size), dtype=torch.float32),
@@ -229,7 +187,7 @@ sampling_noise = _register(
 )
 
 # ---- score_tokens: (values float64 [n], selfhash seeds int64 [n] or [0]) under keys int64 [n], one a token -----------
-score_tokens = _register(
+score_tokens = register(
     "score_tokens(Tensor tokens, int window, Tensor key, int scheme, int threshold) -> (Tensor, Tensor)",
     score_tokens_ref,
     lambda tokens, window, key, scheme, threshold: (
@@ -239,20 +197,20 @@ score_tokens = _register(
 )
 
 # ---- score_keys: float64 [m], what evidence that counts scores in all under each of m keys; not for selfhash --------
-score_keys = _register(
+score_keys = register(
     "score_keys(Tensor contexts, Tensor tokens, Tensor keys, int scheme, int threshold) -> Tensor",
     score_keys_ref,
     lambda contexts, tokens, keys, scheme, threshold: keys.new_empty(keys.shape, dtype=torch.float64),
 )
 
 # ---- show_evidence, count_evidence: what a detector would count of texts in the making, one token at a time ----------
-show_evidence = _register(
+show_evidence = register(
     "show_evidence(Tensor padded, Tensor counts, Tensor tokens, Tensor seen, Tensor distinct, int window, Tensor key, "
     "int scheme, int threshold) -> (Tensor, Tensor, Tensor)",
     show_evidence_ref,
     fakes.show_evidence_fake,
 )
-count_evidence = _register(
+count_evidence = register(
     "count_evidence(Tensor(a!) seen, Tensor(b!) distinct, Tensor(c!) trials, Tensor(d!) score, Tensor(e!) standing, "
     "Tensor evidence, Tensor first, Tensor? level, Tensor values, float mean, float variance, float third) -> ()",
     count_evidence_ref,
@@ -261,7 +219,7 @@ count_evidence = _register(
 for _reference in (score_tokens_ref, show_evidence_ref, count_evidence_ref):
     # a few tokens at a time: PyTorch's own operations will do on a GPU, where they read nothing back
     if not has_kernel(_name := _reference.__name__.removesuffix("_ref"), "cuda"):
-        _library.impl(_name, _reference, "CUDA")
+        library.impl(_name, _reference, "CUDA")
 
 # ---- what other systems draw from torch's CPU generator; seeds int64 [N], of which the low 32 bits count ------------
 # permutation_head, permutation_green: torch.randperm(vocab_size)[:count] of each seed, as ids [N, count] or as a set of
@@ -274,37 +232,37 @@ for _reference in (score_tokens_ref, show_evidence_ref, count_evidence_ref):
 #   each of which has its own seed. V = 49152, gamma = 0.25: about 8 us for a seed with one token, 0.5 for each more.
 #   Lists of the last G entries: not in the first V - G
 # generator_words: number indices[i] of each seed's generator, int64 [N]; torch.rand(n)[t] = (word t & 0xFFFFFF) / 2^24
-permutation_head = _register(
+permutation_head = register(
     "permutation_head(Tensor seeds, int vocab_size, int count) -> Tensor", permutation_head_ref,
     lambda seeds, vocab_size, count: seeds.new_empty((seeds.shape[0], count)),
 )  # fmt: skip
-permutation_green = _register(
+permutation_green = register(
     "permutation_green(Tensor seeds, int vocab_size, int count, Tensor? wanted=None) -> Tensor", permutation_green_ref,
     lambda seeds, size, *rest: seeds.new_empty((seeds.shape[0], (size + 31) // 32), dtype=torch.int32),
 )  # fmt: skip
-permutation_contains = _register(
+permutation_contains = register(
     "permutation_contains(Tensor seeds, Tensor tokens, int vocab_size, int count) -> Tensor", permutation_contains_ref,
     lambda seeds, tokens, vocab_size, count: seeds.new_empty(seeds.shape, dtype=torch.bool),
 )  # fmt: skip
-generator_words = _register(
+generator_words = register(
     "generator_words(Tensor seeds, Tensor indices) -> Tensor", generator_words_ref,
     lambda seeds, indices: indices.new_empty(indices.shape),
 )  # fmt: skip
 
 # small_linear: x [M, K] times weight [O, K] transposed, plus bias; float32 sums. Made for the few rows of a step; a row
 # has the same bits however many there are
-small_linear = _register(
+small_linear = register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", small_linear_ref,
     lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])), triton="small_linear",
 )  # fmt: skip
 
 # packed_linear: the same of a weight of 4 or 8 bits as a GPU reads it, uint8, int8 or float8 [O, bytes]; unpack_weight:
 # its numbers [O, size]. On a CPU for comparison only: those of a CPU come next
-packed_linear = _register(
+packed_linear = register(
     "packed_linear(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", packed_linear_ref,
     lambda x, packed, bias=None: x.new_empty((x.shape[0], packed.shape[0])), triton="small_linear",
 )  # fmt: skip
-unpack_weight = _register(
+unpack_weight = register(
     "unpack_weight(Tensor packed, int size, ScalarType dtype) -> Tensor", unpack_weight_ref,
     lambda packed, size, dtype: packed.new_empty((packed.shape[0], size), dtype=dtype), triton="packed_weights",
 )  # fmt: skip
@@ -314,40 +272,53 @@ unpack_weight = _register(
 #   rounds the rows that it is multiplied by to 8 bits
 # unpack_rows: rows of it dequantised, float32 [len(rows), K], as the gguf package does, bit for bit
 # quantised_linear: float32 x [M, K] times it transposed, plus bias; a row has the same bits whatever rows are beside it
-pack_blocks = _register(
+pack_blocks = register(
     "pack_blocks(Tensor blocks, int type, bool fast=False) -> Tensor", None,
     lambda blocks, type, fast=False: blocks.new_empty((packed_bytes(blocks.shape[0], blocks.shape[1], type),)),
 )  # fmt: skip
-pack_blocks_into = _register(
+pack_blocks_into = register(
     "pack_blocks_into(Tensor blocks, int type, bool fast, Tensor(a!) out) -> ()", None,
     lambda blocks, type, fast, out: None,
 )  # fmt: skip
-unpack_rows = _register(
+unpack_rows = register(
     "unpack_rows(Tensor packed, Tensor rows, int size) -> Tensor", None,
     lambda packed, rows, size: packed.new_empty((rows.shape[0], size), dtype=torch.float32),
 )  # fmt: skip
-quantised_linear = _register(
+quantised_linear = register(
     "quantised_linear(Tensor x, Tensor packed, int outputs, Tensor? bias=None) -> Tensor", None,
     lambda x, packed, outputs, bias=None: x.new_empty((x.shape[0], outputs)),
 )  # fmt: skip
 
 # decoder_layer: a whole transformer layer of a step; writes the candidates' keys and values to scratch
-decoder_layer = _register(
+decoder_layer = register(
     "decoder_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
     "int? window=None, Tensor? rows=None) -> Tensor",
     decoder_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
 # drafted_layer: the same of candidates and a chain of drafts, as in `drafted_attention`
-drafted_layer = _register(
+drafted_layer = register(
     "drafted_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
     "Tensor(b!) v_scratch, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int drafts, "
     "int? window=None) -> Tensor",
     drafted_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
 )  # fmt: skip
+# family_layer: the same of families whose layers differ from Llama's, on a GPU; on a CPU for comparison
+family_layer = register(
+    "family_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor k_cache, Tensor v_cache, Tensor(a!) k_scratch, "
+    "Tensor(b!) v_scratch, int slot, Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, "
+    "str family, float? softcap=None, int drafts=0, int? window=None, Tensor? rows=None) -> Tensor",
+    family_layer_ref, lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape), triton="decoder_layer",
+)  # fmt: skip
+
+# rms_norm: rows over their root mean square, times weights and an offset. On a CPU for comparison
+rms_norm = register(
+    "rms_norm(Tensor x, Tensor weight, float eps, float offset=0.) -> Tensor", rms_norm_ref,
+    lambda x, *args, **kwargs: x.new_empty(x.shape), triton="rms_norm",
+)  # fmt: skip
 
 # prefill_layer: the same layer of tokens of prompts or drafts; keys and values join the cache. CPU only
-prefill_layer = _register(
+prefill_layer = register(
     "prefill_layer(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor rows, "
     "Tensor positions, Tensor[] weights, Tensor?[] biases, float eps, float scale, int? window=None, "
     "Tensor? places=None) -> Tensor",
@@ -355,7 +326,7 @@ prefill_layer = _register(
     lambda hidden, *args, **kwargs: hidden.new_empty(hidden.shape),
 )
 # decoder_stack: all layers in one call, of candidates or, with places, of tokens that join the store. CPU only
-decoder_stack = _register(
+decoder_stack = register(
     "decoder_stack(Tensor hidden, Tensor cos, Tensor sin, Tensor(a!) store, Tensor(b!) scratch, int slot, "
     "Tensor lengths, Tensor[] weights, Tensor?[] biases, float eps, float scale, int[] windows, Tensor? rows=None, "
     "Tensor? places=None) -> Tensor",

@@ -77,6 +77,12 @@ def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
     return [hidden, *rotary, k_cache[..., :dim], v_cache[..., :dim], *scratch, 1, lengths, given, biases, 1e-5, scale]
 
 
+def after_norms(given: list[Any]) -> list[Any]:
+    """The layer with norms of what attention and the MLP give."""
+    width = given[0].shape[2]
+    return [x if i != 9 else [*x, torch.rand(width), torch.rand(width)] for i, x in enumerate(given)]
+
+
 def gpu_weights() -> list[torch.Tensor]:
     """Without float8, which torch's check cannot compare."""
     return [pack_weight(torch.randn(V, 64), form) for form in (INT8, INT4)]
@@ -230,6 +236,12 @@ SAMPLES: dict[str, Callable[[], list[list[Any]]]] = {
         [*(x for i, x in enumerate(layer_inputs(norms)) if i != 7), C - 1, *window]
         for norms, window in ((False, []), (True, [3]))
     ],
+    "family_layer": lambda: [
+        [*layer_inputs(True), "llama", None, C - 1],
+        [*after_norms(layer_inputs(False)), "gemma2", 2.0, 0, 3],
+        [*layer_inputs(False, packed=True), "gemma", 1.5, 0, None, torch.tensor([0, 2, 2])],
+    ],
+    "rms_norm": lambda: [[torch.randn(B, C, D), torch.randn(D), 1e-5, *offset] for offset in ([], [1.0])],
     "pack_blocks": lambda: [[torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, fast] for fast in (False, True)],
     "pack_blocks_into": lambda: [
         [torch.randint(0, 60, (V, 2 * 22), dtype=torch.uint8), 6, True, torch.zeros_like(packed_weights())]
@@ -318,7 +330,7 @@ def test_a_change_of_a_schema_raises_their_number() -> None:
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]
-    assert (_ext.SCHEMAS, found) == (11, "74557a89f3e81b51"), every
+    assert (_ext.SCHEMAS, found) == (12, "41d2ab8b3d065e89"), every
     assert f"caw operator schemas {_ext.SCHEMAS};" in (ROOT / "csrc" / "schemas.h").read_text()
 
 

@@ -14,7 +14,8 @@ from caw.triton_kernels.aot import Report
 from caw.triton_kernels.block_sizes import ProductBlocks, product_trials
 from caw.triton_kernels.commit_kv import commit_kv, commit_step
 from caw.triton_kernels.decision_step import decision_step
-from caw.triton_kernels.decoder_layer import decoder_layer, drafted_layer
+from caw.triton_kernels.decoder_layer import family_layer
+from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.enumerate_candidates import enumerate_candidates
 from caw.triton_kernels.enumerate_candidates_ref import GREEN, RACE_SCALE, RACE_TOP_K, SELFHASH
 from caw.triton_kernels.evaluator_step import evaluate_capacity, evaluator_step, select_candidate
@@ -38,13 +39,8 @@ REGISTERS = {"_split_kernel": 232, "_combine_kernel": 128, "_part_kernel": 168, 
              "_product_kernel": 80}  # fmt: skip
 PIPELINED = ("_split_kernel", "_layer_attention_kernel", "_product_kernel")
 SMALL = 64  # registers of every other kernel
-ROUNDED_TWICE = (
-    "_select_kernel",
-    "_green_kernel",
-    "_reweight_kernel",
-    "_walk_kernel",
-    "_green_ladder_kernel",
-)  # compare fl32(l + fl32(strength * delta))
+# compare fl32(l + fl32(strength * delta))
+ROUNDED_TWICE = ("_select_kernel", "_green_kernel", "_reweight_kernel", "_walk_kernel", "_green_ladder_kernel")
 
 
 @dataclass(frozen=True)
@@ -92,35 +88,35 @@ def attention(
 def layer(
     batch: int, candidates: int, width: int, heads: int, kv_heads: int, wide: int, dim: int, dtype: torch.dtype,
     head_norms: bool = False, biases: bool = False, window: int | None = None, size: int = 2048, packed: int = 0,
-    drafts: int = 0,
+    drafts: int = 0, family: str = LLAMA, softcap: float | None = None, rotated: int | None = None,
 ) -> Configuration:  # fmt: skip
     """A whole layer as decoding calls it; of the two norms only the first clears counters, so both are compiled."""
     name = (
         f"layer b{batch} c{candidates} e{width} h{heads}/{kv_heads} i{wide} d{dim} {str(dtype)[6:]}"
         f"{' norms' if head_norms else ''}{' biases' if biases else ''}{f' window={window}' if window else ''} s{size}"
         f"{f' packed={packed}' if packed else ''}{f' drafts={drafts}' if drafts else ''}"
+        f"{'' if family == LLAMA else f' {family}'}{f' cap={softcap}' if softcap else ''}"
+        f"{f' rotated={rotated}' if rotated else ''}"
     )
     inner, kv = heads * dim, kv_heads * dim
     shapes = [(width,), (inner, width), (kv, width), (kv, width), (width, inner), (width,), (wide, width),
-              (wide, width), (width, wide), *([(dim,)] * 2 if head_norms else [])]  # fmt: skip
+              (wide, width), (width, wide), *([(dim,)] * 2 if head_norms else []),
+              *([(width,)] * 2 if FAMILIES[family].after_norms else [])]  # fmt: skip
     weights = [empty(*shape, dtype=dtype) for shape in shapes]
     bias = [empty(weights[i].shape[0], dtype=dtype) if biases and i < 4 else None for i in (1, 2, 3, 4, 6, 7, 8)]
     cache = empty(2, batch, kv_heads, size, dim, dtype=dtype)
     scratch = empty(2, batch, candidates, kv_heads, dim, dtype=dtype)
     of_rows = (packed, 1) if packed else (batch, candidates)
-    hidden, rotary = empty(*of_rows, width, dtype=dtype), empty(2, *of_rows, dim, dtype=dtype)
+    hidden, rotary = empty(*of_rows, width, dtype=dtype), empty(2, *of_rows, rotated or dim, dtype=dtype)
     rows = empty(packed, dtype=I64) if packed else None
-
     lengths = empty(batch, dtype=I64)
 
     def call() -> None:
-        if drafts:
-            drafted_layer(hidden, *rotary, *cache, *scratch, lengths, weights, bias, 1e-5, 0.1, drafts, window)
-        else:
-            decoder_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, window, rows)
+        family_layer(hidden, *rotary, *cache, *scratch, 0, lengths, weights, bias, 1e-5, 0.1, family, softcap, drafts,
+                     window, rows)  # fmt: skip
 
-    # a chain's keys need a few more, and as many programs fit a multiprocessor
-    return Configuration(name, call, registers=208 if drafts else None)
+    # a chain's keys need a few more, and as many programs fit a multiprocessor; of wide heads only spills are found
+    return Configuration(name, call, registers=(255 if dim > 128 else 208) if drafts else None)
 
 
 def linear(rows: int, outputs: int, size: int, dtype: torch.dtype) -> Configuration:
@@ -181,7 +177,7 @@ def topk(rows: int, vocab_size: int, dtype: torch.dtype, k: int = 100, select: b
 
 def evaluator(
     batch: int, hidden: int, positions: int, transform: int, rule: int, rungs: int, extra: int = 0
-) -> Configuration:
+) -> Configuration:  # fmt: skip
     """extra: inputs behind the probabilities, as evaluators with token classes have them: 11 for each position."""
     inputs = positions * 100 + extra
     weights = [empty(*s) for s in ((inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,),
@@ -201,15 +197,9 @@ def evaluator(
 
 
 def decision(
-    batch: int,
-    hidden: int,
-    positions: int,
-    transform: int,
-    rule: int,
-    rungs: int,
-    classes: int = 0,
+    batch: int, hidden: int, positions: int, transform: int, rule: int, rungs: int, classes: int = 0,
     trace: bool = False,
-) -> Configuration:
+) -> Configuration:  # fmt: skip
     """With an evaluator, and with a given strength."""
     inputs = positions * (100 + classes)
     weights = [empty(*s) for s in ((inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,),
@@ -274,6 +264,25 @@ def ladder(scheme: int, width: int, k: int = 100) -> Configuration:
     return Configuration(f"ladder s{scheme} w{width}", call)
 
 
+def layers() -> list[Configuration]:
+    """Of every family, among `checked`."""
+    return [
+        layer(1, 1, 4096, 32, 32, 11008, 128, F16),  # Llama-2-7B
+        layer(1, 8, 4096, 32, 8, 14336, 128, BF16),
+        layer(32, 2, 4096, 32, 8, 14336, 128, BF16),
+        layer(1, 2, 896, 14, 2, 4864, 64, BF16, biases=True),
+        layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
+        layer(1, 2, 576, 9, 3, 1536, 64, F32),
+        layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
+        layer(1, 6, 4096, 32, 8, 14336, 128, BF16, drafts=4),
+        layer(8, 6, 1024, 16, 8, 3072, 128, F16, head_norms=True, window=512, drafts=4),
+        layer(1, 2, 2304, 8, 4, 9216, 256, BF16, window=4096, size=8192, family="gemma2", softcap=50.0),  # Gemma-2-2B
+        layer(8, 6, 2560, 8, 4, 10240, 256, BF16, head_norms=True, window=1024, drafts=4, family="gemma2"),
+        layer(4, 8, 2048, 8, 1, 16384, 256, F16, drafts=4, family="gemma"),  # Gemma-2B
+        layer(1, 2, 3072, 24, 8, 8192, 128, BF16, rotated=96),  # Phi-4-mini
+    ]
+
+
 def checked() -> list[Configuration]:
     """What the tests compile for compute capability 9.0: every kernel, dtype, head dim and option at least once."""
     return [
@@ -293,15 +302,7 @@ def checked() -> list[Configuration]:
         attention(1, 32, 8, 2, 2048, 128, F32),
         attention(1, 16, 8, 6, 4096, 256, BF16, window=512, softcap=50.0, drafts=4),
         attention(32, 32, 8, 6, 2048, 128, F16, sinks=True, drafts=4),  # one part
-        layer(1, 1, 4096, 32, 32, 11008, 128, F16),  # Llama-2-7B
-        layer(1, 8, 4096, 32, 8, 14336, 128, BF16),
-        layer(32, 2, 4096, 32, 8, 14336, 128, BF16),
-        layer(1, 2, 896, 14, 2, 4864, 64, BF16, biases=True),
-        layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
-        layer(1, 2, 576, 9, 3, 1536, 64, F32),
-        layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
-        layer(1, 6, 4096, 32, 8, 14336, 128, BF16, drafts=4),
-        layer(8, 6, 1024, 16, 8, 3072, 128, F16, head_norms=True, window=512, drafts=4),
+        *layers(),
         linear(2, 32000, 4096, F16),
         linear(64, 151936, 1536, BF16),
         linear(2, 49152, 576, F32),
@@ -349,12 +350,8 @@ def shipped() -> Iterator[Configuration]:
     for dtype in (BF16, F16, F32):
         for dim in (64, 80, 96, 128, 256):
             for group, candidates in ((1, 1), (1, 8), (4, 1), (4, 8), (8, 2), (8, 32)):
-                for options in (
-                    {},
-                    {"window": 4096},
-                    {"softcap": 50.0, "window": 4096},
-                    {"sinks": True, "window": 128},
-                ):
+                capped, sunk = {"softcap": 50.0, "window": 4096}, {"sinks": True, "window": 128}
+                for options in ({}, {"window": 4096}, capped, sunk):
                     yield attention(1, 8 * group, 8, candidates, 8192, dim, dtype, **options)
                 yield attention(64, 8 * group, 8, candidates, 8192, dim, dtype)
                 yield attention(1, 8 * group, 8, candidates, 8192, dim, dtype, page=16)

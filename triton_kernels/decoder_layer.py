@@ -1,9 +1,12 @@
-"""A whole transformer layer of a step in seven launches (decoder_layer_ref).
+"""A whole transformer layer of a step in seven launches, of eight where its outputs are normalised (decoder_layer_ref).
 
-    n1 = rms(x) w1;  [q k v] = n1 [Wq Wk Wv]^T + b              _norm_kernel, _product_kernel
+    n1 = rms(x) w1;  [q k v] = n1 [Wq Wk Wv]^T + b              rms_norm, _product_kernel
     m = siblings(rotate(q), rotate(k), v);  scratch = k, v      _layer_attention_kernel
-    y = x + m Wo^T;  n2 = rms(y) w2                             _product_kernel, _norm_kernel
+    y = x + m Wo^T;  n2 = rms(y) w2                             _product_kernel, rms_norm
     out = y + (silu(n2 Wg^T) * n2 Wu^T) Wd^T                    _product_kernel, twice
+
+What families do otherwise is a `Family`, which the launches are told: another activation, norms whose weights are
+distances from 1, and norms of what attention and the MLP give, before it is added.
 
 The weights stay where they are, one tensor each: a program of a product chooses by its number whose outputs it makes,
 so that three products are one launch without a merged copy. As in `sibling_attention` the prefix is cut into S parts;
@@ -12,14 +15,17 @@ clears, so that nothing needs clearing between two steps.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
+from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps
 from caw.triton_kernels.packed_weights import check_packed
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.rms_norm import MAX_WIDTH, added, added_and_normed, normed
 from caw.triton_kernels.sibling_attention import (
     attend_prefix,
     chain_row,
@@ -32,67 +38,35 @@ from caw.triton_kernels.small_linear import MAX_ROWS, product, start_early
 
 MAX_CANDIDATES = 32
 MAX_DIM = 256
-MAX_WIDTH = 16384
 
 
 @triton.jit
-def _norm_kernel(x_ptr, weight_ptr, out_ptr, clear_ptr, width, clear, eps,
-                 OVERLAP: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """One row, x / rms(x) * weight, rounded once; the first program also clears `clear` counters."""
-    start_early(OVERLAP)
-    i_r = tl.program_id(0).to(tl.int64)
-    o_e = tl.arange(0, BLOCK_E)
-    m_e = o_e < width
-    b_x = tl.load(x_ptr + i_r * width + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
-    b_weight = tl.load(weight_ptr + o_e, mask=m_e, other=0.0).to(tl.float32)  # [BLOCK_E]
-    b_out = b_x * tl.rsqrt(tl.sum(b_x * b_x, 0) / width + eps) * b_weight
-    tl.store(out_ptr + i_r * width + o_e, b_out.to(out_ptr.dtype.element_ty), mask=m_e)
-    if i_r == 0:
-        for c in range(0, clear, BLOCK_C):
-            o_c = c + tl.arange(0, BLOCK_C)
-            tl.store(clear_ptr + o_c, tl.zeros([BLOCK_C], tl.int32), mask=o_c < clear)
-
-
-def _normed(x: torch.Tensor, weight: torch.Tensor, eps: float, clear: torch.Tensor | None = None) -> torch.Tensor:
-    """x [N, E] normalised; `clear`: int32 counters that become zero, in the same launch."""
-    rows, width = x.shape
-    out = torch.empty_like(x, dtype=torch.float32 if INTERPRETED else x.dtype)
-    block = triton.next_power_of_2(width)
-    launch(
-        _norm_kernel,
-        (rows,),
-        {"x_ptr": x, "weight_ptr": weight, "out_ptr": out, "clear_ptr": out if clear is None else clear,
-         "width": width, "clear": 0 if clear is None else clear.numel(), "eps": eps,
-         "OVERLAP": overlaps(x), "BLOCK_E": block, "BLOCK_C": 256},
-        num_warps=min(max(block // 512, 1), 16),
-    )  # fmt: skip
-    return out.to(x.dtype)
-
-
-@triton.jit
-def _rotated(x_ptr, o_row, norm_ptr, cos_ptr, sin_ptr, o_cos, m_row, eps,
-             D: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """Heads x[o_row : o_row + D], normalised if asked, and rotated by cos and sin at o_cos; float32 [rows, BLOCK_D]."""
+def _rotated(x_ptr, o_row, norm_ptr, cos_ptr, sin_ptr, o_cos, m_row, eps, offset,
+             D: tl.constexpr, ROTATED: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """Heads x[o_row : o_row + D], normalised if asked, their first ROTATED dimensions rotated by cos and sin at o_cos;
+    float32 [rows, BLOCK_D]."""
     o_d = tl.arange(0, BLOCK_D)
-    half: tl.constexpr = D // 2
+    half: tl.constexpr = ROTATED // 2
     o_p = tl.where(o_d < half, o_d + half, o_d - half)  # the dimension that each is rotated with
     mask = m_row[:, None] & (o_d < D)[None, :]
+    m_rot = m_row[:, None] & (o_d < ROTATED)[None, :]
     b_x = tl.load(x_ptr + o_row[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)  # [rows, BLOCK_D]
     b_p = tl.load(x_ptr + o_row[:, None] + o_p[None, :], mask=mask, other=0.0).to(tl.float32)  # [rows, BLOCK_D]
     if HAS_NORM:
         scale = tl.rsqrt(tl.sum(b_x * b_x, 1) / D + eps)[:, None]
-        b_x = b_x * scale * tl.load(norm_ptr + o_d, mask=o_d < D, other=0.0).to(tl.float32)[None, :]
-        b_p = b_p * scale * tl.load(norm_ptr + o_p, mask=o_d < D, other=0.0).to(tl.float32)[None, :]
-    b_cos = tl.load(cos_ptr + o_cos[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)
-    b_sin = tl.load(sin_ptr + o_cos[:, None] + o_d[None, :], mask=mask, other=0.0).to(tl.float32)
+        b_x = b_x * scale * (tl.load(norm_ptr + o_d, mask=o_d < D, other=0.0).to(tl.float32) + offset)[None, :]
+        b_p = b_p * scale * (tl.load(norm_ptr + o_p, mask=o_d < D, other=0.0).to(tl.float32) + offset)[None, :]
+    b_cos = tl.load(cos_ptr + o_cos[:, None] + o_d[None, :], mask=m_rot, other=1.0).to(tl.float32)
+    b_sin = tl.load(sin_ptr + o_cos[:, None] + o_d[None, :], mask=m_rot, other=0.0).to(tl.float32)
     return b_x * b_cos + tl.where((o_d < half)[None, :], -b_p, b_p) * b_sin
 
 
 @triton.jit
 def _with_chain(
     own, b_v, b_q, qkv_ptr, k_norm_ptr, cos_ptr, sin_ptr, o_k, o_v, o_cos, stride_qc, stride_cc, m_m, o_c, candidates,
-    drafts, window, eps, scale, kind: tl.constexpr, D: tl.constexpr, HAS_DRAFTS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_NORM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    drafts, window, eps, offset, scale, softcap, kind: tl.constexpr, D: tl.constexpr, ROTATED: tl.constexpr,
+    HAS_DRAFTS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Greatest score, sum of weights and weighted sum of values of the rows' own tokens (score `own`, value b_v) and,
     with drafts, of those before them on the chain. o_k, o_v, o_cos: where those of row 0 begin."""
@@ -104,9 +78,9 @@ def _with_chain(
             i_a = chain_row(j, candidates, drafts) + tl.arange(0, 1)  # one key and value for all rows
             seen = m_m & chain_sees(steps, j, window, HAS_WINDOW)
             b_k = _rotated(qkv_ptr, o_k + i_a * stride_qc, k_norm_ptr, cos_ptr, sin_ptr, o_cos + i_a * stride_cc,
-                           i_a >= 0, eps, D, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
+                           i_a >= 0, eps, offset, D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
             raw = tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1)
-            score = tl.where(seen, log2_scores(raw, scale, 1.0, False), float("-inf"))
+            score = tl.where(seen, log2_scores(raw, scale, softcap, HAS_SOFTCAP), float("-inf"))
             p_v = qkv_ptr + (o_v + i_a * stride_qc)[:, None] + o_d[None, :]
             b_va = tl.load(p_v, mask=(o_d < D)[None, :], other=0.0).to(tl.float32)  # [1, BLOCK_D]
             b_va = tl.where(seen[:, None], b_va, 0.0)  # what a row does not see may be NaN
@@ -143,10 +117,10 @@ def _layer_attention_kernel(
     arrivals_ptr, part_ptr, lse_ptr, out_ptr, rows_ptr, stride_qb, stride_qc, stride_cb, stride_cc,
     stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd,
     stride_sb, stride_ss, stride_sh, stride_tb, stride_ts, stride_th,
-    slot, kv_heads, group, candidates, splits, size, drafts, window, packed, eps, scale,
-    D: tl.constexpr, ONE_PART: tl.constexpr, HAS_DRAFTS: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_NORM: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr, PACKED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
+    slot, kv_heads, group, candidates, splits, size, drafts, window, packed, eps, offset, scale, softcap,
+    D: tl.constexpr, ROTATED: tl.constexpr, ONE_PART: tl.constexpr, HAS_DRAFTS: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_NORM: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
+    PACKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """One part of the prefix for BLOCK_M query rows of one KV head; the last one there writes the output.
 
@@ -181,12 +155,13 @@ def _layer_attention_kernel(
     o_k = o_row + (heads + i_h) * D
     o_first = i_b * stride_qb + (heads + i_h) * D  # of candidate 0
     p_v = qkv_ptr + (o_row + (heads + kv_heads + i_h) * D)[:, None] + o_d[None, :]
-    b_q = _rotated(qkv_ptr, o_row + o_h * D, q_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, D, HAS_NORM, BLOCK_D)
-    b_k = _rotated(qkv_ptr, o_k, k_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, D, HAS_NORM, BLOCK_D).to(kind)
-    b_q = b_q.to(kind)
+    b_q = _rotated(qkv_ptr, o_row + o_h * D, q_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, offset,
+                   D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
+    b_k = _rotated(qkv_ptr, o_k, k_norm_ptr, cos_ptr, sin_ptr, o_cos, m_m, eps, offset,
+                   D, ROTATED, HAS_NORM, BLOCK_D).to(kind)  # fmt: skip
     if UPCAST:  # the interpreter computes wrongly in bfloat16
         b_q = b_q.to(tl.float32)
-    own = log2_scores(tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1), scale, 1.0, False)
+    own = log2_scores(tl.sum(b_q.to(tl.float32) * b_k.to(tl.float32), 1), scale, softcap, HAS_SOFTCAP)
     if i_s == 0:  # of the heads that share a key, the first one's rows put it down
         m_own = m_md & (o_m < candidates)[:, None]
         o_slot = (slot + o_c)[:, None].to(tl.int64)
@@ -199,8 +174,8 @@ def _layer_attention_kernel(
     low, high = prefix_bounds(length, i_s, splits, window, HAS_WINDOW, BLOCK_N)
     b_max, b_sum, b_acc = attend_prefix(
         b_q, length + chain_steps(o_c, candidates, drafts) - window + 1, k_ptr, v_ptr, lengths_ptr, i_b, i_h, low, high,
-        stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, 1.0,
-        D, 0, False, UPCAST, HAS_DRAFTS and HAS_WINDOW, BLOCK_M, BLOCK_N, BLOCK_D,
+        stride_kb, stride_kh, stride_kn, stride_kd, stride_vb, stride_vh, stride_vn, stride_vd, scale, softcap,
+        D, 0, HAS_SOFTCAP, UPCAST, HAS_DRAFTS and HAS_WINDOW, BLOCK_M, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
     p_out = out_ptr + ((first + o_c) * heads + o_h)[:, None] * D + o_d[None, :]
@@ -208,8 +183,8 @@ def _layer_attention_kernel(
         b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
         own, total, b_v = _with_chain(
             own, b_v, b_q, qkv_ptr, k_norm_ptr, cos_ptr, sin_ptr, o_first, o_first + kv_heads * D, i_b * stride_cb,
-            stride_qc, stride_cc, m_m, o_c, candidates, drafts, window, eps, scale, kind, D, HAS_DRAFTS, HAS_WINDOW,
-            HAS_NORM, BLOCK_M, BLOCK_D,
+            stride_qc, stride_cc, m_m, o_c, candidates, drafts, window, eps, offset, scale, softcap, kind, D, ROTATED,
+            HAS_DRAFTS, HAS_WINDOW, HAS_SOFTCAP, HAS_NORM, BLOCK_M, BLOCK_D,
         )  # fmt: skip
         top = tl.maximum(b_max, own)
         decay, weight = tl.exp2(b_max - top), tl.exp2(own - top)
@@ -231,8 +206,8 @@ def _layer_attention_kernel(
             b_v = tl.load(p_v, mask=m_md, other=0.0).to(tl.float32)  # [BLOCK_M, BLOCK_D]
             own, total, b_v = _with_chain(
                 own, b_v, b_q, qkv_ptr, k_norm_ptr, cos_ptr, sin_ptr, o_first, o_first + kv_heads * D, i_b * stride_cb,
-                stride_qc, stride_cc, m_m, o_c, candidates, drafts, window, eps, scale, kind, D, HAS_DRAFTS,
-                HAS_WINDOW, HAS_NORM, BLOCK_M, BLOCK_D,
+                stride_qc, stride_cc, m_m, o_c, candidates, drafts, window, eps, offset, scale, softcap, kind, D,
+                ROTATED, HAS_DRAFTS, HAS_WINDOW, HAS_SOFTCAP, HAS_NORM, BLOCK_M, BLOCK_D,
             )  # fmt: skip
             b_out = _merge_parts(part_ptr, lse_ptr, o_p_row, m_m, own, total, b_v, count, splits, D, BLOCK_D)
             tl.store(p_out, b_out.to(out_ptr.dtype.element_ty), mask=m_md)
@@ -244,11 +219,14 @@ class LayerAttention:
     arrivals: how many int32 zeros it needs before each launch, 0 if it cuts nothing.
     """
 
-    def __init__(self, batch: int, candidates: int, heads: int, cache: torch.Tensor) -> None:
+    def __init__(self, batch: int, candidates: int, heads: int, cache: torch.Tensor, head_norms: bool) -> None:
         _, kv_heads, self.size, self.dim = cache.shape
         self.batch, self.candidates, self.heads, self.kv_heads = batch, candidates, heads, kv_heads
         self.rows = heads // kv_heads * candidates
         self.blocks = attention_blocks(self.rows, self.dim, cache.dtype)
+        if self.dim > 128 and cache.dtype != torch.float32:
+            # own keys beside tiles as wide spill the registers of more rows, and norms of heads those of four warps
+            self.blocks = replace(self.blocks, block_m=16, num_warps=8 if head_norms else 4)
         self.tiles = cdiv(self.rows, self.blocks.block_m)
         self.splits = num_splits(batch, kv_heads, self.tiles, self.size, self.blocks.block_n)
         self.one_part = self.splits == 1 and self.blocks.can_finish
@@ -257,13 +235,13 @@ class LayerAttention:
     def __call__(
         self, qkv: torch.Tensor, norms: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor,
         cache: list[torch.Tensor], scratch: list[torch.Tensor], slot: int, lengths: torch.Tensor,
-        arrivals: torch.Tensor, eps: float, scale: float, window: int | None, rows: torch.Tensor | None,
-        drafts: int = 0,
+        arrivals: torch.Tensor, eps: float, offset: float, scale: float, softcap: float | None, window: int | None,
+        rows: torch.Tensor | None, drafts: int,
     ) -> torch.Tensor:  # fmt: skip
-        """qkv [B * C, (H + 2 HK) D], cos and sin [B, C, D] of contiguous rows -> [B * C, H * D]; packed, [N, ...].
+        """qkv [B * C, (H + 2 HK) D], cos and sin [B, C, R <= D], contiguous rows -> [B * C, H * D]; packed, [N, ...].
 
-        norms: of queries and keys, or empty. scratch: of keys and of values, [B', slots, HK, D], written at slot on.
-        drafts: how many of the C are a chain.
+        norms: of queries and keys, or empty; offset: added to their weights. scratch: of keys and of values,
+        [B', slots, HK, D], written at slot on. drafts: how many of the C are a chain.
         """
         batch, candidates, blocks, count = self.batch, self.candidates, self.blocks, self.batch * self.heads
         width = self.heads * self.dim
@@ -290,9 +268,10 @@ class LayerAttention:
                 "stride_cb": cos.stride(0), "stride_cc": cos.stride(1), **strides,
                 "slot": slot, "kv_heads": self.kv_heads, "group": self.heads // self.kv_heads,
                 "candidates": candidates, "splits": self.splits, "size": self.size, "drafts": drafts,
-                "window": window or 0, "eps": eps, "scale": scale, "D": self.dim, "ONE_PART": self.one_part,
-                "HAS_DRAFTS": drafts > 0,
-                "HAS_WINDOW": window is not None, "HAS_NORM": bool(norms), "UPCAST": INTERPRETED,
+                "window": window or 0, "eps": eps, "offset": offset, "scale": scale, "softcap": softcap or 1.0,
+                "D": self.dim, "ROTATED": cos.shape[2], "ONE_PART": self.one_part, "HAS_DRAFTS": drafts > 0,
+                "HAS_WINDOW": window is not None, "HAS_SOFTCAP": softcap is not None, "HAS_NORM": bool(norms),
+                "UPCAST": INTERPRETED,
                 "OVERLAP": overlaps(qkv), "PACKED": rows is not None, "BLOCK_R": MAX_ROWS,
                 "BLOCK_M": blocks.block_m, "BLOCK_N": blocks.block_n, "BLOCK_D": blocks.block_d,
             },
@@ -329,8 +308,10 @@ def decoder_layer(
     Raises:
         TypeError, ValueError: naming the argument, before any launch.
     """
-    cache, scratch = [k_cache, v_cache], [k_scratch, v_scratch]
-    return _layer(hidden, cos, sin, cache, scratch, slot, lengths, weights, biases, eps, scale, window, rows, 0)
+    return family_layer(
+        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, eps, scale, LLAMA,
+        window=window, rows=rows,
+    )  # fmt: skip
 
 
 def drafted_layer(
@@ -350,35 +331,72 @@ def drafted_layer(
     window: int | None = None,
 ) -> torch.Tensor:
     """`decoder_layer` of which the last `drafts` rows of each sequence are a chain, as in `drafted_layer_ref`."""
-    count = hidden.shape[1] if hidden.dim() == 3 else 0
-    check(0 <= drafts < max(count, 1), f"drafts must be fewer than the {count} rows", drafts, "pass fewer")
-    cache, scratch = [k_cache, v_cache], [k_scratch, v_scratch]
-    return _layer(hidden, cos, sin, cache, scratch, 0, lengths, weights, biases, eps, scale, window, None, drafts)
+    return family_layer(
+        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, 0, lengths, weights, biases, eps, scale, LLAMA,
+        drafts=drafts, window=window,
+    )  # fmt: skip
 
 
-def _layer(hidden, cos, sin, cache, scratch, slot, lengths, weights, biases, eps, scale, window, rows, drafts):
-    """The seven launches."""
-    k_cache, v_cache, k_scratch, v_scratch = *cache, *scratch
-    _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows)
+def family_layer(
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_scratch: torch.Tensor,
+    v_scratch: torch.Tensor,
+    slot: int,
+    lengths: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+    scale: float,
+    family: str,
+    softcap: float | None = None,
+    drafts: int = 0,
+    window: int | None = None,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`decoder_layer` and `drafted_layer` of any of FAMILIES, as in `family_layer_ref`."""
+    check(family in FAMILIES, f"family must be one of {', '.join(FAMILIES)}", family, "use the model's own layers")
+    about, given = FAMILIES[family], (hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths)
+    _check(*given, weights, biases, rows, about.after_norms)
+    _check_options(hidden, softcap, drafts, rows)
     count, candidates, width = hidden.shape
     batch = count if rows is None else lengths.shape[0]
     if rows is not None:
         candidates = k_scratch.shape[1] - slot
     norm1, wq, wk, wv, wo, norm2, wg, wu, wd = weights[:9]
-    attention = LayerAttention(batch, candidates, wq.shape[0] // k_cache.shape[3], k_cache)
-    arrivals = lengths.new_empty((attention.arrivals,), dtype=torch.int32)
+    after, head_norms = (weights[-2:], weights[9:-2]) if about.after_norms else ((), weights[9:])
+    attention = LayerAttention(batch, candidates, wq.shape[0] // k_cache.shape[3], k_cache, bool(head_norms))
+    arrivals, offset = lengths.new_empty((attention.arrivals,), dtype=torch.int32), about.norm_offset
     x = hidden.reshape(-1, width)
-    qkv = product(_normed(x, norm1, eps, arrivals), [wq, wk, wv], biases[:3])
+    qkv = product(normed(x, norm1, eps, offset, arrivals), [wq, wk, wv], biases[:3])
     mixed = attention(
-        qkv, list(weights[9:]), cos, sin, [k_cache, v_cache], [k_scratch, v_scratch], slot, lengths, arrivals, eps,
-        scale, window, rows, drafts,
+        qkv, list(head_norms), cos, sin, [k_cache, v_cache], [k_scratch, v_scratch], slot, lengths, arrivals, eps,
+        offset, scale, softcap, window, rows, drafts,
     )  # fmt: skip
-    y = product(mixed, [wo], [biases[3]], residual=x)
-    inner = product(_normed(y, norm2, eps), [wg, wu], biases[4:6], gated=True)
+    if after:
+        y, inner = added_and_normed(product(mixed, [wo], [biases[3]]), after[0], x, norm2, eps, offset)
+    else:
+        y = product(mixed, [wo], [biases[3]], residual=x)
+        inner = normed(y, norm2, eps, offset)
+    inner = product(inner, [wg, wu], biases[4:6], gated=True, activation=about.activation)
+    if after:
+        return added(product(inner, [wd], [biases[6]]), after[1], y, eps, offset).view(hidden.shape)
     return product(inner, [wd], [biases[6]], residual=y).view(hidden.shape)
 
 
-def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows) -> None:
+def _check_options(hidden, softcap, drafts: int, rows) -> None:
+    """Raise ValueError naming the argument."""
+    count = hidden.shape[1]
+    check(0 <= drafts < max(count, 1), f"drafts must be fewer than the {count} rows", drafts, "pass fewer")
+    check(rows is None or not drafts, "drafts must be 0 with rows", drafts, "pass every sequence's rows")
+    check(softcap is None or softcap > 0, "softcap must be above 0 or None", softcap, "pass None for no cap")
+
+
+def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, rows,
+           after_norms: bool) -> None:  # fmt: skip
     """Raise TypeError or ValueError naming the argument; nothing was launched yet."""
     check_tensor("hidden", hidden, FLOATS, (None, None, None))
     batch, candidates, width = hidden.shape
@@ -399,8 +417,12 @@ def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengt
     check_tensor("v_cache", v_cache, kind, tuple(k_cache.shape), hidden)
     check(2 <= dim <= MAX_DIM and dim % 2 == 0, f"k_cache must have an even head dim of 2 to {MAX_DIM}", dim,
           "use the model's own layers")  # fmt: skip
+    check_tensor("cos", cos, kind, (*shape, None), hidden)
+    turned = cos.shape[2]
+    check(2 <= turned <= dim and turned % 2 == 0, f"cos must be an even number of 2 to {dim} wide", turned,
+          "pass the dimensions that are rotated")  # fmt: skip
     for name, tensor in (("cos", cos), ("sin", sin)):
-        check_tensor(name, tensor, kind, (*shape, dim), hidden)
+        check_tensor(name, tensor, kind, (*shape, turned), hidden)
         check(tensor.stride(2) == 1, f"{name} must have contiguous rows", tensor.stride(), "call .contiguous()")
     check(cos.stride() == sin.stride(), f"sin must have cos's strides {cos.stride()}", sin.stride(), "copy both")
     for name, tensor in (("k_scratch", k_scratch), ("v_scratch", v_scratch)):
@@ -412,18 +434,29 @@ def _check(hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengt
     check_tensor("lengths", lengths, (torch.int64,), (batch,), hidden)
     check(lengths.is_contiguous(), "lengths must be contiguous", lengths.stride(), "call .contiguous()")
     check(hidden.is_contiguous(), "hidden must be contiguous", hidden.stride(), "call .contiguous()")
-    check(len(weights) in (9, 11), "weights must be 9 tensors, or 11 with norms of heads", len(weights), "see the op")
+    _check_weights(hidden, k_cache, weights, biases, after_norms)
+    check_lengths(lengths, size)
+
+
+def _check_weights(hidden, k_cache, weights, biases, after_norms: bool) -> None:
+    """As `_check`, of matrices, norms and biases."""
+    kind, width = (hidden.dtype,), hidden.shape[2]
+    _, kv_heads, _, dim = k_cache.shape
+    count = 11 if after_norms else 9
+    expected = f"weights must be {count} tensors, or {count + 2} with norms of heads"
+    check(len(weights) in (count, count + 2), expected, len(weights), "see the op")
     check(len(biases) == 7, "biases must be 7, of which each may be None", len(biases), "see the op")
     outputs = weights[1].shape[0]
     whole = kv_heads > 0 and outputs % (dim * kv_heads) == 0 and outputs > 0
     check(whole, f"weights[1] must have a multiple of {kv_heads} heads of {dim} rows", outputs, "pass matching heads")
     shapes = {0: (width,), 2: (kv_heads * dim, width), 3: (kv_heads * dim, width), 4: (width, outputs), 5: (width,),
-              8: (width, weights[6].shape[0]), 9: (dim,), 10: (dim,)}  # fmt: skip
+              8: (width, weights[6].shape[0])}  # fmt: skip
+    norms = [(dim,)] * (len(weights) - count) + [(width,)] * (count - 9)
+    shapes.update(enumerate(norms, start=9))
     if weights[1].dtype in BY_DTYPE:
-        for i, (count, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
-            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (count, None), hidden)
+        for i, (outputs, size_in) in {i: shapes.pop(i) for i in (2, 3, 4, 8)}.items():
+            check_tensor(f"weights[{i}]", weights[i], (weights[1].dtype,), (outputs, None), hidden)
             check_packed(f"weights[{i}]", weights[i], size_in, hidden)
-    for i, shape in list(shapes.items())[: len(shapes) - (11 - len(weights))]:
+    for i, shape in shapes.items():
         check_tensor(f"weights[{i}]", weights[i], kind, shape, hidden)
         check(weights[i].is_contiguous(), f"weights[{i}] must be contiguous", "other strides", "call .contiguous()")
-    check_lengths(lengths, size)

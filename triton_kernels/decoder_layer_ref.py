@@ -5,20 +5,44 @@
     y = x + siblings(q, k, n1 Wv) Wo          (`sibling_attention_ref`)
     out = y + (silu(n2 Wg) * n2 Wu) Wd        (SwiGLU: Shazeer 2020, arXiv 2002.05202), n2 = rms(y) * w2
 
-The layer of Llama, Mistral and Qwen2; Qwen3 also normalises every head's queries and keys before the rotation.
+The layer of Llama, Mistral and Qwen2; Qwen3 also normalises every head's queries and keys before the rotation. What
+other families do otherwise is a `Family`; Phi-3 has Llama's layer with merged matrices, and may rotate a part of each
+head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sibling_attention_ref import (
     drafted_attention_ref,
     sibling_attention_packed_ref,
     sibling_attention_ref,
 )
-from torch.nn.functional import linear, rms_norm, silu
+from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU, activated
+from torch.nn.functional import linear
+
+LLAMA = "llama"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the layers of a family do, where families differ.
+
+    norm_offset: added to the weights of all norms. activation: of the gate, SILU or GELU_TANH. after_norms: whether
+    what attention and the MLP give is normalised before it is added.
+    """
+
+    norm_offset: float = 0.0
+    activation: str = SILU
+    after_norms: bool = False
+
+
+# Gemma 3 is as Gemma 2, with norms of heads and without a cap of scores
+FAMILIES = {LLAMA: Family(), "gemma": Family(1.0, GELU_TANH), "gemma2": Family(1.0, GELU_TANH, after_norms=True)}
 
 
 def decoder_layer_ref(
@@ -57,18 +81,55 @@ def decoder_layer_ref(
     Returns:
         Shaped as hidden, in its dtype. Everything has one dtype; sums are float32.
     """
-    batch, candidates, _ = hidden.shape
+    return family_layer_ref(
+        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, slot, lengths, weights, biases, eps, scale, LLAMA,
+        window=window, rows=rows,
+    )  # fmt: skip
+
+
+def family_layer_ref(
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_scratch: torch.Tensor,
+    v_scratch: torch.Tensor,
+    slot: int,
+    lengths: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor | None],
+    eps: float,
+    scale: float,
+    family: str,
+    softcap: float | None = None,
+    drafts: int = 0,
+    window: int | None = None,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One layer of a family, as `decoder_layer_ref`, or with drafts `drafted_layer_ref`.
+
+    Args:
+        cos, sin: [B, C, R] with R <= D: the dimensions of a head from R on are not rotated.
+        weights: those of `decoder_layer_ref`, then of families with `after_norms` two more norms [E]: of attention's
+            output and of the MLP's.
+        family: of FAMILIES. softcap: of the attention's scores.
+    """
+    batch, count, _ = hidden.shape
 
     def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if rows is None:
-            k_scratch[:batch, slot : slot + candidates] = k.transpose(1, 2)
-            v_scratch[:batch, slot : slot + candidates] = v.transpose(1, 2)
-            return sibling_attention_ref(q, k_cache, v_cache, k, v, lengths, scale, window)
+            k_scratch[:batch, slot : slot + count] = k.transpose(1, 2)
+            v_scratch[:batch, slot : slot + count] = v.transpose(1, 2)
+            given = (q, k_cache, v_cache, k, v, lengths)
+            if drafts:
+                return drafted_attention_ref(*given, drafts, scale, window, softcap)
+            return sibling_attention_ref(*given, scale, window, softcap)
         places = slot + torch.arange(batch) - torch.searchsorted(rows, rows)
         k_scratch[rows, places], v_scratch[rows, places] = k[:, :, 0], v[:, :, 0]
-        return sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window)
+        return sibling_attention_packed_ref(q, k_cache, v_cache, k, v, lengths, rows, scale, window, softcap)
 
-    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps)
+    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps, FAMILIES[family])
 
 
 def layer_around(
@@ -80,26 +141,35 @@ def layer_around(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor | None],
     eps: float,
+    family: Family = FAMILIES[LLAMA],
 ) -> torch.Tensor:
     """The layer with the attention `mix`: of queries [B, H, C, D], keys and values [B, HK, C, D], shaped as queries."""
-    batch, candidates, width = hidden.shape
-    norm1, wq, wk, wv, wo, norm2, wg, wu, wd = weights[:9]
+    batch, candidates, _ = hidden.shape
+    norm1, wq, wk, wv, wo, norm2, wg, wu, wd, *norms = weights
+    after, turned = (norms[-2:] if family.after_norms else ()), cos.shape[-1]
+    head_norms = norms[: len(norms) - len(after)] or [None, None]
 
-    def split(x: torch.Tensor, norm: torch.Tensor | None = None) -> torch.Tensor:
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm_ref(x, weight, eps, family.norm_offset)
+
+    def split(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
         x = x.view(batch, candidates, -1, dim)
-        return (x if norm is None else rms_norm(x, (dim,), norm, eps)).transpose(1, 2)
+        return (x if weight is None else norm(x, weight)).transpose(1, 2)
 
     def rotate(x: torch.Tensor) -> torch.Tensor:
-        half = torch.cat([-x[..., dim // 2 :], x[..., : dim // 2]], dim=-1)
-        return x * cos[:, None] + half * sin[:, None]
+        x, rest = x[..., :turned], x[..., turned:]
+        half = torch.cat([-x[..., turned // 2 :], x[..., : turned // 2]], dim=-1)
+        return torch.cat([x * cos[:, None] + half * sin[:, None], rest], dim=-1)
 
-    x = rms_norm(hidden, (width,), norm1, eps)
-    q = rotate(split(linear(x, wq, biases[0]), weights[9] if len(weights) > 9 else None))
-    k = rotate(split(linear(x, wk, biases[1]), weights[10] if len(weights) > 9 else None))
+    x = norm(hidden, norm1)
+    q = rotate(split(linear(x, wq, biases[0]), head_norms[0]))
+    k = rotate(split(linear(x, wk, biases[1]), head_norms[1]))
     mixed = mix(q, k, split(linear(x, wv, biases[2])))
-    hidden = hidden + linear(mixed.transpose(1, 2).reshape(batch, candidates, -1), wo, biases[3])
-    x = rms_norm(hidden, (width,), norm2, eps)
-    return hidden + linear(silu(linear(x, wg, biases[4])) * linear(x, wu, biases[5]), wd, biases[6])
+    out = linear(mixed.transpose(1, 2).reshape(batch, candidates, -1), wo, biases[3])
+    hidden = hidden + (norm(out, after[0]) if after else out)
+    x = norm(hidden, norm2)
+    out = linear(activated(linear(x, wg, biases[4]), family.activation) * linear(x, wu, biases[5]), wd, biases[6])
+    return hidden + (norm(out, after[1]) if after else out)
 
 
 def drafted_layer_ref(
@@ -123,10 +193,7 @@ def drafted_layer_ref(
     The last `drafts` rows are a chain, see `drafted_attention_ref`; all else as in `decoder_layer_ref`. Mutates the
     scratch, whose first R slots take keys and values.
     """
-    batch, count, _ = hidden.shape
-
-    def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        k_scratch[:batch, :count], v_scratch[:batch, :count] = k.transpose(1, 2), v.transpose(1, 2)
-        return drafted_attention_ref(q, k_cache, v_cache, k, v, lengths, drafts, scale, window)
-
-    return layer_around(mix, hidden, cos, sin, k_cache.shape[3], weights, biases, eps)
+    return family_layer_ref(
+        hidden, cos, sin, k_cache, v_cache, k_scratch, v_scratch, 0, lengths, weights, biases, eps, scale, LLAMA,
+        drafts=drafts, window=window,
+    )  # fmt: skip

@@ -2,7 +2,7 @@
 
     out = x W^T + b                        (small_linear_ref)
     out = [x W0^T + b0, x W1^T + b1, ...]  queries, keys and values, side by side
-    out = silu(x W0^T + b0) * (x W1^T + b1)
+    out = silu(x W0^T + b0) * (x W1^T + b1)                       or gelu
     out = residual + x W^T + b
 
 One kernel for 1 to 64 rows and for every format of weights: a program takes BLOCK_O outputs for up to 32 rows and walks
@@ -38,6 +38,7 @@ from caw.triton_kernels.packed_weights import (
     row_scales,
 )
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
+from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
@@ -128,7 +129,7 @@ def _add_tile(acc, x_ptr, w_ptr, o_m, m_m, o_o, m_o, stride_xm, stride_w, table,
 def _product_kernel(
     x_ptr, w0_ptr, w1_ptr, w2_ptr, b0_ptr, b1_ptr, b2_ptr, residual_ptr, out_ptr,
     stride_xm, stride_w, table, rows, K, outputs0, outputs1, outputs2, width, FORMAT: tl.constexpr,
-    PARTS: tl.constexpr, GATED: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    PARTS: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, BIASES: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     EVEN_K: tl.constexpr, UPCAST: tl.constexpr, OVERLAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -172,7 +173,10 @@ def _product_kernel(
             gate += tl.load(b0_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
         if BIASES & 2:
             acc += tl.load(b1_ptr + o_o, mask=m_o, other=0.0).to(tl.float32)[None, :]
-        acc = acc * (gate / (1.0 + tl.exp(-gate)))
+        if GELU:  # (1 + tanh u) / 2 = 1 / (1 + exp(-2 u)), which never overflows to NaN
+            acc = acc * (gate / (1.0 + tl.exp(gate * (-1.5957691216057308 - 0.07135481627159513 * gate * gate))))
+        else:
+            acc = acc * (gate / (1.0 + tl.exp(-gate)))
     else:
         for k in range(0, K, BLOCK_K):
             acc = _add_tile(acc, x_ptr, w_ptr, o_m, m_m, o_w, m_o, stride_xm, stride_w, table, K, k, FORMAT, EVEN_K,
@@ -196,6 +200,7 @@ def product(
     residual: torch.Tensor | None = None,
     gated: bool = False,
     blocks: ProductBlocks | None = None,
+    activation: str = SILU,
 ) -> torch.Tensor:
     """[M, O] in x's dtype; arguments as in `product_ref`, all contiguous, M in [1, 64], up to three weights.
 
@@ -234,7 +239,8 @@ def product(
             "stride_xm": x.stride(0), "stride_w": form.row(size) if form else size,
             "table": form.quants(size) if form else 0,
             "rows": rows, "K": size, "width": width, "FORMAT": format_number(weights[0]),
-            "PARTS": len(weights), "GATED": gated, "HAS_RESIDUAL": residual is not None,
+            "PARTS": len(weights), "GATED": gated, "GELU": gated and activation == GELU_TANH,
+            "HAS_RESIDUAL": residual is not None,
             "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
             "EVEN_K": size % blocks.block_k == 0, "UPCAST": INTERPRETED, "OVERLAP": overlaps(x),
             "BLOCK_M": block_m, "BLOCK_O": blocks.block_o, "BLOCK_K": blocks.block_k,

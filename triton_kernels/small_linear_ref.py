@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
-from torch.nn.functional import linear, silu
+from torch.nn.functional import gelu, linear, silu
+
+SILU, GELU_TANH = "silu", "gelu_tanh"
 
 
 def small_linear_ref(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -25,12 +27,14 @@ def product_ref(
     biases: Sequence[torch.Tensor | None],
     residual: torch.Tensor | None = None,
     gated: bool = False,
+    activation: str = SILU,
 ) -> torch.Tensor:
-    """Products side by side, or of two silu(first) * second; plus the residual. Rounded once, at the end.
+    """Products side by side, or of two activation(first) * second; plus the residual. Rounded once, at the end.
 
     Args:
         x: [M, K]. weights: [O_i, K] each. biases: [O_i] each, or None.
         residual: [M, O], O the sum of all O_i, or O_0 where gated.
+        activation: SILU, or GELU_TANH: GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415) by its formula with tanh.
 
     Returns:
         [M, O] in x's dtype.
@@ -40,5 +44,10 @@ def product_ref(
         linear(wide, w.to(wide.dtype), None if b is None else b.to(wide.dtype))
         for w, b in zip(weights, biases, strict=True)
     ]
-    out = silu(parts[0]) * parts[1] if gated else torch.cat(parts, dim=1)
+    out = activated(parts[0], activation) * parts[1] if gated else torch.cat(parts, dim=1)
     return (out if residual is None else out + residual.to(wide.dtype)).to(x.dtype)
+
+
+def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """x through SILU or GELU_TANH."""
+    return gelu(x, approximate="tanh") if activation == GELU_TANH else silu(x)

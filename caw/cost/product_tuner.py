@@ -66,13 +66,14 @@ def products_of(model: Any) -> list[Product]:
         assert isinstance(layer, FusedLayer)
         inside.update(id(module) for module in layer.layer.modules())
         q, k, v, out, gate, up, down = layer.shapes()
-        biased = [source["bias"] is not None for source in layer.bias_sources]
+        biased = [bias is not None for bias in layer.biases()]
         dtype, form = layer.weights[0].dtype, getattr(layer.layer.mlp.up_proj, "form", None)
         make = partial(Product, dtype=dtype, form=form)
         counts[make((q[0], k[0], v[0]), q[1], biased=any(biased[:3]))] += 1
-        counts[make((out[0],), out[1], residual=True, biased=biased[3])] += 1
+        added = not layer.kind.after  # by the product itself
+        counts[make((out[0],), out[1], residual=added, biased=biased[3])] += 1
         counts[make((gate[0], up[0]), gate[1], gated=True, biased=any(biased[4:6]))] += 1
-        counts[make((down[0],), down[1], residual=True, biased=biased[6])] += 1
+        counts[make((down[0],), down[1], residual=added, biased=biased[6])] += 1
     for module in model.modules():
         if type(module) in (Linear, PackedLinear) and id(module) not in inside:
             form = getattr(module, "form", None)

@@ -45,8 +45,8 @@ COMPILED = ("permutation_contains", "permutation_green", "generator_words")
 # memory without contents, other names of tensors, and numbers that travel as arguments of a kernel
 NO_KERNEL = ("empty", "new_empty", "empty_like", "empty_strided", "_unsafe_view", "lift_fresh", "scalar_tensor")
 MODULES = ("commit_kv", "decision_step", "decoder_layer", "enumerate_candidates", "evaluator_step", "green_argmax",
-           "ladder_step", "race_ladder", "race_values", "sampling_noise", "sibling_attention", "small_linear",
-           "topk_softmax")  # fmt: skip
+           "ladder_step", "race_ladder", "race_values", "rms_norm", "sampling_noise", "sibling_attention",
+           "small_linear", "topk_softmax")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def own_launches(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
         )
     with recorded() as launches:
         launcher(*args, **kwargs)
-    if name in ("decoder_layer", "drafted_layer"):
+    if name in ("decoder_layer", "drafted_layer", "family_layer"):
         return [Launch(launch.kernel.__name__.strip("_"), _bytes_given(launch.arguments)) for launch in launches]
     moved = _bytes_moved(name, func, args, kwargs, out)
     return [Launch(launch.kernel.__name__.strip("_"), 0 if i else moved) for i, launch in enumerate(launches)]

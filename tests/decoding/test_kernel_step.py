@@ -55,6 +55,7 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
         ladder_step,
         launching,
         packed_weights,
+        rms_norm,
         sampling_noise,
         sibling_attention,
         small_linear,
@@ -71,6 +72,8 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch) -> ops.Ops:
     monkeypatch.setattr(ops, "unpack_weight", packed_weights.unpack_weight)
     monkeypatch.setattr(ops, "decoder_layer", decoder_layer.decoder_layer)
     monkeypatch.setattr(ops, "drafted_layer", decoder_layer.drafted_layer)
+    monkeypatch.setattr(ops, "family_layer", decoder_layer.family_layer)
+    monkeypatch.setattr(ops, "rms_norm", rms_norm.rms_norm)
     monkeypatch.setattr(ops, "drafted_attention", sibling_attention.drafted_attention)
     kernels = launchers()
     monkeypatch.setattr(ops, "sibling_attention", kernels.sibling_attention)  # whose place a layer may take
@@ -98,7 +101,7 @@ def test_launchers_take_what_the_step_gives(
     kernels = [launch.kernel.__name__ for launch in launches]
     layers = llama.config.num_hidden_layers
     assert kernels.count("_layer_attention_kernel") == layers and "_split_kernel" not in kernels
-    assert kernels.count("_product_kernel") == 4 * layers + 1 and kernels.count("_norm_kernel") == 2 * layers
+    assert kernels.count("_product_kernel") == 4 * layers + 1 and kernels.count("_norm_kernel") == 2 * layers + 1
     assert kernels.count("_commit_kernel") == 1, "keys, values, logits and records move in one launch"
     assert kernels.count("_decision_kernel") == 1, "evaluation, selection, what was emitted and the ring are one launch"
     assert not {"_evaluator_kernel", "_select_kernel"} & set(kernels)
@@ -144,7 +147,7 @@ def test_tokens_of_kernels_in_the_interpreter(
 ) -> None:
     """Every op of every step by its kernel; slots overflow; the tokens are those of the references.
 
-    Llama's with packed candidates, by its layers' kernels.
+    Llama's with packed candidates, by its layers' kernels; so are the layers of families that a GPU alone knows.
     """
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled here; test_capture runs them")
@@ -157,23 +160,36 @@ def test_tokens_of_kernels_in_the_interpreter(
     settings: dict[str, Any] = {"max_new_tokens": 2 if name == "llama" else 4, "slots": 2, **SAMPLING[sampling]}
     prompts = [prompt(7, 1), prompt(2, 2)]
     expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
+    calls = as_on_a_gpu(monkeypatch) if name in ("gemma2", "phi3") else {"none"}
     actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
-    assert actual.tokens == expected.tokens
+    assert actual.tokens == expected.tokens and calls
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Layers run whole as they do there; families of those that have run so."""
+    families: set[str] = set()
+    whole = ops.family_layer
+    monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(ops, "family_layer", lambda *given: families.add(given[13]) or whole(*given))
+    return families
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "watermark"), [("qwen2", "lefthash"), ("gemma2", "top_k")])
-def test_tokens_of_drafted_steps_in_the_interpreter(by_kernels: ops.Ops, name: str, watermark: str) -> None:
-    """The chain in whole layers, and in attention alone: the tokens of decoding without drafts."""
+def test_tokens_of_drafted_steps_in_the_interpreter(
+    by_kernels: ops.Ops, name: str, watermark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain in whole layers, also of a family that a GPU alone knows: the tokens of decoding without drafts."""
     model = build(name)
-    settings: dict[str, Any] = {"max_new_tokens": 7, "slots": 2}
+    settings: dict[str, Any] = {"max_new_tokens": 7 if name == "qwen2" else 4, "slots": 2}
     prompts, policy = [prompt(7, 1), prompt(2, 2)], capacity_policy(model)
     expected = run(model, prompts, WATERMARKS[watermark], policy, fixed=False, kernels=ops.references(), **settings)
+    calls = as_on_a_gpu(monkeypatch) if name == "gemma2" else {"none"}
     drafter = Knowing(list(zip(prompts, expected.tokens, strict=True)), ["right", "last wrong"])
     actual = run(model, prompts, WATERMARKS[watermark], policy, fixed=True, kernels=by_kernels, speculate=drafter,
                  **settings)  # fmt: skip
-    assert actual.tokens == expected.tokens
+    assert actual.tokens == expected.tokens and calls
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
     assert sum(trace.drafts.accepted for trace in actual.traces) > 0
 

@@ -15,7 +15,7 @@ from models.conftest import write_gguf
 
 import caw
 from caw import ops
-from caw.decoding.forward import fused_layers
+from caw.decoding.forward import layer_kinds
 from caw.evaluation.metrics.perplexity import perplexities
 from caw.evaluator import FeatureSpec
 from caw.fitting.labels import EncodedText
@@ -71,7 +71,7 @@ def test_logits_and_texts_are_those_of_the_dequantised_model(file: Path, monkeyp
 
 
 def all_packed(model: Any) -> bool:
-    return all(type(model.get_submodule(f"model.layers.0.{p}")) is QuantisedLinear for p in fused_layers.PROJECTIONS)
+    return all(type(model.get_submodule(f"model.layers.0.{p}")) is QuantisedLinear for p in layer_kinds.PROJECTIONS)
 
 
 def test_evaluator_and_perplexity_read_it_as_the_dequantised_model(tmp_path: Path, cache: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
 from csrc.test_decoder_layer import arguments
 
 from caw.testing import assert_close
@@ -15,7 +15,7 @@ CASES = {
     "primes": {"batch": 3, "candidates": 5, "width": 37, "heads": 7, "kv_heads": 1, "dim": 22, "wide": 53, "size": 31},
     "norms, biases, window": {"head_norms": True, "biases": True, "window": 4, "dtype": torch.float16},
     "parts": {"candidates": 3, "heads": 4, "kv_heads": 1, "dim": 16, "size": 300, "dtype": torch.bfloat16},
-    "parts and tiles": {"batch": 1, "candidates": 24, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
+    "parts and tiles": {"batch": 1, "candidates": 12, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
 }
 
 
@@ -107,8 +107,47 @@ def test_seven_launches_and_few_counters(device):
                          "_norm_kernel", "_product_kernel", "_product_kernel"]  # fmt: skip
         assert [launches[i].arguments["clear"] for i in (0, 4)] == [cleared, 0]
     cache = torch.empty(1, 32, 4096, 128, dtype=torch.float16, device="meta")
-    shape = LayerAttention(1, 2, 32, cache)
+    shape = LayerAttention(1, 2, 32, cache, head_norms=False)
     assert shape.splits > 1 and shape.arrivals == 32 * shape.tiles
+
+
+FAMILIES = {
+    "gemma": {"family": "gemma", "candidates": 1, "dim": 16},
+    "gemma2, parts, cap, window": {"family": "gemma2", "softcap": 1.5, "heads": 4, "kv_heads": 1, "dim": 16,
+                                   "size": 300, "window": 190, "width": 37},
+    "gemma3, norms": {"family": "gemma2", "head_norms": True, "biases": True, "dtype": torch.float16},
+    "a part of each head, chain": {"family": "llama", "rotated": 4, "drafts": 2, "candidates": 4, "softcap": 1.5},
+}  # fmt: skip
+
+
+def of_family(family, rotated=None, **case):
+    """Arguments of `family_layer`."""
+    given = {**arguments(**case), "family": family}
+    if family == "gemma2":
+        width = given["hidden"].shape[2]
+        given["weights"] += [(0.3 * torch.randn(width)).to(given["hidden"].dtype) for _ in range(2)]
+    for name in ("cos", "sin"):
+        angles = given[name][..., : (rotated or given[name].shape[2]) // 2]
+        given[name] = torch.cat([angles, angles], dim=-1)
+    return given
+
+
+@pytest.mark.parametrize("case", FAMILIES)
+def test_families(device, case):
+    """At most eight launches, and the reference's numbers."""
+    from caw.triton_kernels.decoder_layer import family_layer
+    from caw.triton_kernels.launching import recorded
+
+    torch.manual_seed(11)
+    given = of_family(**FAMILIES[case])
+    own, exact = on(given, device), wide(given)
+    actual, expected = family_layer(**own), family_layer_ref(**exact)
+    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
+    for name in ("k_scratch", "v_scratch"):
+        assert_close(own[name].cpu(), exact[name].float(), ROWS[actual.dtype])
+    with recorded() as launches:
+        family_layer(**on(given, torch.device("meta")))
+    assert len(launches) == (8 if given["family"] == "gemma2" else 7)
 
 
 @pytest.mark.parametrize("heads", [1, 4])
@@ -134,7 +173,7 @@ def test_a_nan_of_the_prefix_is_not_lost(device, heads):
         ({"biases": [None] * 6}, "biases must be 7"),
         ({"hidden": torch.zeros(2, 33, 24)}, "1 to 32 candidates"),
         ({"hidden": torch.zeros(2, 2, 23)}, r"weights\[0\] must have shape \[23\]"),
-        ({"cos": torch.zeros(2, 2, 5)}, "cos must have shape"),
+        ({"cos": torch.zeros(2, 2, 5)}, "cos must be an even number of 2 to 6 wide, got 5"),
         ({"k_cache": torch.zeros(2, 2, 9, 6).half()}, "k_cache must be float32"),
     ],
 )
@@ -150,7 +189,7 @@ CHAINS = {
     "one part": {"candidates": 5, "drafts": 3, "biases": True},
     "norms, window": {"candidates": 6, "drafts": 5, "head_norms": True, "window": 4, "dtype": torch.float16},
     "parts, window": {"candidates": 4, "drafts": 2, "heads": 4, "kv_heads": 1, "dim": 16, "size": 300, "window": 190},
-    "parts and tiles": {"batch": 1, "candidates": 24, "drafts": 22, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
+    "parts and tiles": {"batch": 1, "candidates": 12, "drafts": 10, "heads": 4, "kv_heads": 2, "dim": 8, "size": 200},
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from caw import ops
+from caw.registering import launcher
 
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration")
 NAMES = ("topk_softmax", "sibling_attention", "sibling_attention_paged", "drafted_attention", "commit_kv",
@@ -108,4 +109,4 @@ def test_missing_triton_is_said_in_one_sentence(monkeypatch):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ImportError, match=r"expected Triton 3.6 or newer for caw.topk_softmax"):
-        ops._launcher("topk_softmax", "topk_softmax")()
+        launcher("topk_softmax", "topk_softmax")()

@@ -1,9 +1,9 @@
 """Whole decoder layers in one operator each.
 
 A layer of transformers is some 60 small operators, and launching them costs a step more than their arithmetic does.
-The layers of four architectures are one formula, `decoder_layer`, and run as one operator: on a CPU in C++, on a GPU in
-seven launches. On a CPU so do those of prompts, `prefill_layer`, whose arithmetic is the step's: a token's keys and
-values are the same bits whether it was prompted, alone or among others, in however many pieces, or decoded.
+The layers of several architectures (`layer_kinds`) are one formula and run as one operator: on a CPU in C++, on a GPU
+in seven or eight launches. On a CPU so do those of prompts, `prefill_layer`, whose arithmetic is the step's: a token's
+keys and values are the same bits whether it was prompted, alone or among others, in however many pieces, or decoded.
 """
 
 from __future__ import annotations
@@ -17,19 +17,11 @@ from torch.nn.modules import module as module_state
 
 from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window
+from caw.decoding.forward.layer_kinds import kind_of, split
 from caw.models.packed import PackedLinear
 from caw.models.quantised import QuantisedLinear
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 
-# class of the layer -> how its parts are named; other classes, subclasses among them, run as they are
-LAYERS = {
-    f"transformers.models.{module}.modeling_{module}.{prefix}DecoderLayer"
-    for module, prefix in (("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"))
-}
-PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
-NORMS = ("input_layernorm", "post_attention_layernorm")
-ACTIVATIONS = ("SiLU", "SiLUActivation")  # torch's and transformers' names of one function
 PACKED = (QuantisedLinear, PackedLinear)
 DTYPES = (torch.float32, torch.bfloat16)  # of the operators on a CPU
 GPU_DTYPES = (*DTYPES, torch.float16)
@@ -49,32 +41,20 @@ def fused_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
 
 
 def fusible(layer: torch.nn.Module) -> bool:
-    """Whether this layer computes exactly what `decoder_layer` does."""
-    if class_name(layer) not in LAYERS:
+    """Whether this layer computes exactly what the operators of its device do."""
+    kind = kind_of(layer)
+    if kind is None:
         return False
-    kind = type(layer)
-    prefix = kind.__name__.removesuffix("DecoderLayer")
-    norms = {*NORMS, *(("self_attn.q_norm", "self_attn.k_norm") if prefix == "Qwen3" else ())}
-    expected = {
-        "": kind.__name__, "self_attn": f"{prefix}Attention", "mlp": f"{prefix}MLP",
-        **dict.fromkeys(norms, f"{prefix}RMSNorm"),
-    }  # fmt: skip
-    parts = dict(layer.named_modules())
-    linear = type(parts.get(PROJECTIONS[0]))
-    if linear is PackedLinear and not on_gpu(layer.input_layernorm.weight):  # only Triton's kernels read those
+    gpu, parts = on_gpu(layer.input_layernorm.weight), dict(layer.named_modules())
+    linear = type(parts.get(kind.matrices[0]))
+    if not gpu and (linear is PackedLinear or not kind.everywhere):  # only Triton's kernels know those
         return False
     linear = linear if linear in PACKED else Linear
-    expected.update(dict.fromkeys(PROJECTIONS, str(linear.__name__)))
-    names = {name: type(part).__name__ for name, part in parts.items() if name != "mlp.act_fn"}
-    if names != expected or any(type(parts[name]) is not linear for name in PROJECTIONS):
+    names = {name: type(part).__name__ for name, part in parts.items() if name != kind.activation}
+    if names != kind.parts(linear.__name__) or any(type(parts[name]) is not linear for name in kind.matrices):
         return False
     plain = all(_untouched(part) for part in parts.values()) and not layer.training
-    return plain and type(parts["mlp.act_fn"]).__name__ in ACTIVATIONS
-
-
-def class_name(module: torch.nn.Module) -> str:
-    """Module and name of a module's class."""
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+    return plain and kind.activates(parts[kind.activation])
 
 
 def _untouched(module: torch.nn.Module) -> bool:
@@ -91,13 +71,14 @@ class FusedLayer:
     """
 
     def __init__(self, layer: Any) -> None:
-        attention = layer.self_attn
+        attention, norm, kind = layer.self_attn, layer.input_layernorm, kind_of(layer)
+        assert kind is not None
         self.layer, self.index, self.window = layer, attention.layer_idx, declared_window(attention)
-        self.eps, self.scale = float(layer.input_layernorm.variance_epsilon), float(attention.scaling)
-        head_norms = ("self_attn.q_norm", "self_attn.k_norm") if hasattr(attention, "q_norm") else ()
-        order = (NORMS[0], *PROJECTIONS[:4], NORMS[1], *PROJECTIONS[4:], *head_norms)
-        self.sources = [_source(layer.get_submodule(name)) for name in order]
-        self.bias_sources = [_source(layer.get_submodule(name))[0] for name in PROJECTIONS]
+        self.kind, self.scale = kind, float(attention.scaling)
+        self.eps = float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+        self.softcap = attention.attn_logit_softcapping if kind.capped else None
+        self.sources = [_source(layer.get_submodule(name)) for name in kind.order]
+        self.bias_sources = [_source(layer.get_submodule(name))[0] for name in kind.matrices]
         modules = list(layer.modules())
         self.hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self.children = [(m._modules, name) for m in modules for name in m._modules]
@@ -111,8 +92,17 @@ class FusedLayer:
         return [source[name] for source, name in self.sources]
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of its matrices, [outputs, inputs] each."""
-        return tuple(_shape(self.layer.get_submodule(name)) for name in PROJECTIONS)
+        """Of the matrices of PROJECTIONS, [outputs, inputs] each."""
+        modules = [self.layer.get_submodule(name) for name in self.kind.matrices]
+        sizes = [module.inputs if isinstance(module, PACKED) else module.weight.shape[1] for module in modules]
+        rows = [torch.empty(_outputs(module), 0, device="meta") for module in modules]
+        found = split(self.layer, self.kind, rows)
+        before = (0, 0, 0, 1, 2, 2, 3) if self.kind.merged else range(len(found))
+        return tuple((part.shape[0], sizes[i]) for part, i in zip(found, before, strict=True))
+
+    def biases(self) -> list[Any]:
+        """Of the matrices of PROJECTIONS, of which each may be None."""
+        return split(self.layer, self.kind, [source["bias"] for source in self.bias_sources])
 
     @property
     def usable(self) -> bool:
@@ -150,9 +140,22 @@ class FusedLayer:
         cache, i = layout.cache, self.index
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
         prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
+        given = (hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1])
+        if not self.kind.everywhere:
+            return self._of_family(given, cache.slot, layout)
         return ops.decoder_layer(
-            hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], cache.slot, layout.lengths, self._weights,
-            self._biases(), self.eps, self.scale, self.window, layout.rows,
+            *given, cache.slot, layout.lengths, self._weights, self.biases(), self.eps, self.scale, self.window,
+            layout.rows,
+        )  # fmt: skip
+
+    def _of_family(self, given: tuple[torch.Tensor, ...], slot: int, layout: Layout) -> torch.Tensor:
+        kind, named = self.kind, dict(zip(self.kind.order, self._weights, strict=True))
+        matrices = split(self.layer, kind, [named[name] for name in kind.matrices])
+        before, between = (named[name] for name in kind.norms)
+        weights = [before, *matrices[:4], between, *matrices[4:], *self._weights[len(kind.matrices) + 2 :]]
+        return ops.family_layer(
+            *given, slot, layout.lengths, weights, self.biases(), self.eps, self.scale, kind.family, self.softcap,
+            layout.drafts, self.window, layout.rows,
         )  # fmt: skip
 
     def _prefill(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], cache: Any) -> torch.Tensor:
@@ -166,14 +169,14 @@ class FusedLayer:
         # the rotation is one for all rows, so it comes once
         rotary = tuple(x.expand(*hidden.shape[:2], -1) for x in rotary)
         return ops.prefill_layer(
-            hidden, *rotary, keys, values, *layer.owner.prefill_places(hidden.shape[1]), self._weights, self._biases(),
+            hidden, *rotary, keys, values, *layer.owner.prefill_places(hidden.shape[1]), self._weights, self.biases(),
             self.eps, self.scale, self.window,
         )  # fmt: skip
 
     def _drafted(self, hidden: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], layout: Layout) -> torch.Tensor:
         keys, values = layout.cache.layers[self.index].owner.store[self.index]
         return ops.prefill_layer(
-            hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self._biases(), self.eps,
+            hidden, *rotary, keys, values, layout.rows, layout.lengths, self._weights, self.biases(), self.eps,
             self.scale, self.window, layout.places,
         )  # fmt: skip
 
@@ -186,13 +189,12 @@ class FusedLayer:
         cache, i = layout.cache, self.index
         assert cache.store is not None and cache.scratch is not None and layout.lengths is not None
         prefix, scratch = cache.store[i, :, : layout.lengths.shape[0], :, : layout.limit], cache.scratch[i]
+        given = (hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1])
+        if not self.kind.everywhere:
+            return self._of_family(given, 0, layout)
         return ops.drafted_layer(
-            hidden, *rotary, prefix[0], prefix[1], scratch[0], scratch[1], layout.lengths, self._weights,
-            self._biases(), self.eps, self.scale, layout.drafts, self.window,
+            *given, layout.lengths, self._weights, self.biases(), self.eps, self.scale, layout.drafts, self.window,
         )  # fmt: skip
-
-    def _biases(self) -> list[Any]:
-        return [source["bias"] for source in self.bias_sources]
 
 
 def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:
@@ -202,8 +204,8 @@ def _source(module: torch.nn.Module) -> tuple[dict[str, Any], str]:
     return module._parameters, "weight"
 
 
-def _shape(module: Any) -> tuple[int, ...]:
-    return (module.outputs, module.inputs) if isinstance(module, PACKED) else tuple(module.weight.shape)
+def _outputs(module: Any) -> int:
+    return module.outputs if isinstance(module, PACKED) else module.weight.shape[0]
 
 
 def _one_kind(weights: list[torch.Tensor]) -> bool:

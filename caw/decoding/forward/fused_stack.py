@@ -15,10 +15,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from caw import ops
 from caw.decoding.forward.attention import Layout
-from caw.decoding.forward.fused_layers import LAYERS, FusedLayer, class_name, global_hooks
+from caw.decoding.forward.fused_layers import FusedLayer, global_hooks
+from caw.decoding.forward.layer_kinds import EVERYWHERE, class_name
 from caw.decoding.forward.sibling_cache import SiblingCache
 
-BODIES = {name.removesuffix("DecoderLayer") + "Model" for name in LAYERS}  # embedding, layers, norm
+BODIES = {name.removesuffix("DecoderLayer") + "Model" for name in EVERYWHERE}  # embedding, layers, norm
 ARGUMENTS = {"attention_mask", "inputs_embeds", "use_cache", "caw_layout"}  # beside ids, positions and cache
 Forwards = list[tuple[dict[str, Any], Any]]  # (attributes of a module, what its forward is to be)
 

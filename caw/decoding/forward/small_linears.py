@@ -22,11 +22,12 @@ from caw import ops
 from caw.decoding.forward.fused_layers import dtypes_on, few_enough, fused_forwards, plain
 from caw.decoding.forward.fused_stack import Installed, with_stacks
 from caw.decoding.forward.rotary_table import rotary_forwards
+from caw.decoding.forward.small_norms import norm_forwards
 
 
 class SmallLinears(Installed):
     """Inside the block, plain linear layers run as `small_linear`, and decoder layers that `fused_layers` knows as one
-    operator each, or as one in all (`fused_stack`).
+    operator each, or as one in all (`fused_stack`); on a GPU norms too (`small_norms`).
 
     Made once for a model and entered around every prefill and step; nothing of it is left outside. Does nothing on a
     CPU without the compiled extension, for layers that are not exactly torch.nn.Linear or GPT-2's Conv1D or whose
@@ -43,7 +44,7 @@ class SmallLinears(Installed):
             layers = [m for m in model.modules() if type(m) in _FORWARDS and "forward" not in m.__dict__]
             layers = [m for m in layers if dtypes_on(m.weight) and (type(m) is Linear or m.weight.is_cpu)]
             forwards = [(m.__dict__, _FORWARDS[type(m)](m)) for m in layers] + fused_forwards(model)
-            self.forwards = with_stacks(model, forwards) if stacks else forwards
+            self.forwards = [*with_stacks(model, forwards), *norm_forwards(model)] if stacks else forwards
             if places is not None:
                 self.forwards = self.forwards + rotary_forwards(model, places)
         self._parts = list(model.modules())[1:]  # without the model, which would keep itself alive
@@ -53,7 +54,8 @@ class SmallLinears(Installed):
         """Those made for this model before, as long as they would be the same now.
 
         torch.compile's code holds only as long as the functions that it was made from, and making it takes a minute.
-        It takes layers, but no stack of them, which looks at all their parts, and no table: it compiles the rotation.
+        It takes layers, but no stack of them, which looks at all their parts, and neither table nor norm: it compiles
+        these itself.
         """
         now, before = cls(model, enabled=enabled, stacks=False), _kept.get(model)
         if before is None or not before._same(now):

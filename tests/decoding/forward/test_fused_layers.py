@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from decoding.architectures import CONFIGS, build, prompt, tokenizer
+from decoding.architectures import CONFIGS, build, from_config, prompt, tokenizer
+from decoding.forward.test_branching import compare_with_plain_forwards
 from decoding.running import run
 
 import caw
 from caw import ops
+from caw.decoding.forward import fused_layers
 from caw.decoding.forward.fused_layers import fused_forwards, fusible
 from caw.decoding.forward.small_linears import SmallLinears
 
@@ -25,6 +27,24 @@ def test_which_layers_are_fused(name: str) -> None:
     model = build(name)
     layers = model.config.num_hidden_layers if name in FUSED else 0
     assert len(fused_forwards(model)) == layers
+
+
+PART = ("phi3", {**CONFIGS["phi3"][1], "rope_parameters": {
+    "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "phi3", "phi3, a part of each head"])
+def test_layers_of_a_gpu_alone_equal_the_models_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`family_layer` by its reference, as each layer describes itself: siblings, windows, caps, norms, activations."""
+    model = build(name) if name in CONFIGS else from_config(*PART, seed=1)
+    calls, own = [], ops.family_layer
+    monkeypatch.setattr(fused_layers, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(ops, "family_layer", lambda *given: calls.append(given[1].shape[2]) or own(*given))
+    with SmallLinears(model, enabled=True):
+        compare_with_plain_forwards(model, "tree")
+    dim = model.model.layers[0].self_attn.head_dim
+    rotated = dim if name in CONFIGS else dim // 2
+    assert calls == [rotated] * 2 * model.config.num_hidden_layers
 
 
 def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -75,11 +75,11 @@ def test_the_plan_of_memory_has_it(as_on_a_gpu: None, dtype: torch.dtype, tmp_pa
 
 
 def test_where_angles_may_change_the_module_is_asked(as_on_a_gpu: None) -> None:
-    model: Any = build("qwen2")
+    model: Any = copy.deepcopy(build("qwen2"))  # which other tests use
     assert len(rotary_forwards(model, 256)) == 1
     model.model.rotary_emb.rope_type = "dynamic"
     assert not rotary_forwards(model, 256)
-    assert not rotary_forwards(build("gemma2"), 256), "another kind of model"
+    assert not rotary_forwards(build("gemma3"), 256), "another kind of model"
 
 
 def test_a_decoder_uses_it_on_a_gpu_alone(as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,121 @@
+"""Which decoder layers are one formula: how each kind names its parts, and what its arithmetic is.
+
+The operators of a CPU know Llama's arithmetic; a GPU's `family_layer` also what Gemma does otherwise (`Family`), merged
+matrices and heads of which a part is rotated, as Phi-3 has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
+from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
+
+PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
+MERGED = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+# torch's and transformers' names of one function
+ACTIVATIONS = {SILU: ("SiLU", "SiLUActivation"), GELU_TANH: ("GELUTanh", "PytorchGELUTanh")}
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """One class of layers.
+
+    prefix: of the names of its classes. family: of FAMILIES, its arithmetic. norms: before attention and before the
+    MLP; after: of what they give. head_norms: whether queries and keys are normalised. merged: whether queries, keys
+    and values are one matrix, gate and up another. idle: parts that do nothing outside of training. capped: whether it
+    hands attention a cap of the scores. everywhere: whether the CPU's operators know it too.
+    """
+
+    prefix: str
+    family: str = LLAMA
+    norms: tuple[str, str] = NORMS
+    after: tuple[str, ...] = ()
+    head_norms: bool = False
+    merged: bool = False
+    idle: tuple[str, ...] = ()
+    activation: str = "mlp.act_fn"
+    capped: bool = False
+    everywhere: bool = True
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Names of its linear layers, in the order of the operators' weights."""
+        return MERGED if self.merged else PROJECTIONS
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of all parts with weights, in the order of the operators' weights."""
+        first = 2 if self.merged else 4
+        heads = HEAD_NORMS if self.head_norms else ()
+        return (self.norms[0], *self.matrices[:first], self.norms[1], *self.matrices[first:], *heads, *self.after)
+
+    def parts(self, linear: str) -> dict[str, str]:
+        """Every part's class by the part's name, "" for the layer; linear: the class of its linear layers."""
+        norms = (*self.norms, *self.after, *(HEAD_NORMS if self.head_norms else ()))
+        return {
+            "": f"{self.prefix}DecoderLayer", "self_attn": f"{self.prefix}Attention", "mlp": f"{self.prefix}MLP",
+            **dict.fromkeys(norms, f"{self.prefix}RMSNorm"), **dict.fromkeys(self.matrices, linear),
+            **dict.fromkeys(self.idle, "Dropout"),
+        }  # fmt: skip
+
+    def activates(self, module: torch.nn.Module) -> bool:
+        """Whether the module is the activation of this family."""
+        return type(module).__name__ in ACTIVATIONS[FAMILIES[self.family].activation]
+
+
+_AROUND = {
+    "norms": ("input_layernorm", "pre_feedforward_layernorm"),
+    "after": ("post_attention_layernorm", "post_feedforward_layernorm"),
+}
+_KINDS: dict[str, LayerKind] = {
+    "llama": LayerKind("Llama"),
+    "mistral": LayerKind("Mistral"),
+    "qwen2": LayerKind("Qwen2"),
+    "qwen3": LayerKind("Qwen3", head_norms=True),
+    "gemma": LayerKind("Gemma", "gemma", everywhere=False),
+    "gemma2": LayerKind("Gemma2", "gemma2", **_AROUND, capped=True, everywhere=False),  # type: ignore[arg-type]
+    "gemma3": LayerKind("Gemma3", "gemma2", **_AROUND, head_norms=True, everywhere=False),  # type: ignore[arg-type]
+    "phi3": LayerKind("Phi3", merged=True, idle=("resid_attn_dropout", "resid_mlp_dropout"),
+                      activation="mlp.activation_fn", everywhere=False),
+}  # fmt: skip
+# class of the layer -> its kind; other classes, subclasses among them, run as they are
+LAYERS = {
+    f"transformers.models.{module}.modeling_{module}.{kind.prefix}DecoderLayer": kind for module, kind in _KINDS.items()
+}
+EVERYWHERE = {name for name, kind in LAYERS.items() if kind.everywhere}
+
+
+def class_name(module: Any) -> str:
+    """Module and name of a module's class."""
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def kind_of(layer: Any) -> LayerKind | None:
+    """The kind of a layer by its class alone."""
+    return LAYERS.get(class_name(layer))
+
+
+def split(layer: Any, kind: LayerKind, tensors: list[Any]) -> list[Any]:
+    """Of each of PROJECTIONS its rows, from tensors in the order of `kind.matrices`, of which each may be None.
+
+    Views of merged ones, made anew at each call: somebody may give a parameter other memory.
+    """
+    if not kind.merged:
+        return tensors
+    attention = layer.self_attn
+    heads, kv = attention.config.num_attention_heads, attention.num_key_value_heads
+    sizes = {0: [n * attention.head_dim for n in (heads, kv, kv)], 2: [layer.config.intermediate_size] * 2}
+    found = []
+    for i, tensor in enumerate(tensors):
+        if i not in sizes:
+            found.append(tensor)
+        else:
+            found += [None] * len(sizes[i]) if tensor is None else tensor.detach().split(sizes[i])
+    return found
