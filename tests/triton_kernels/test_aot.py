@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_CONFIGURATIONS = 51
+MAX_CONFIGURATIONS = 55
 
 
 def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
