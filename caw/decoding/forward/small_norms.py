@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from caw import ops
-from caw.decoding.forward.fused_layers import GPU_DTYPES, GPU_WIDTH, few_enough, on_gpu, plain
+from caw.decoding.forward import fused_layers
+from caw.decoding.forward.fused_layers import GPU_DTYPES, GPU_WIDTH, few_enough, plain
 from caw.decoding.forward.layer_kinds import LAYERS, class_name
 from caw.triton_kernels.decoder_layer_ref import FAMILIES
 
@@ -23,7 +24,7 @@ NORMS = {
 def norm_forwards(model: Any) -> list[tuple[dict[str, Any], Any]]:
     """(attributes of a norm, what its forward is to be in a step) of every one that is known and lies on a GPU."""
     norms = [module for module in model.modules() if class_name(module) in NORMS and "forward" not in module.__dict__]
-    return [(norm.__dict__, _SmallNorm(norm)) for norm in norms if on_gpu(norm.weight)]
+    return [(norm.__dict__, _SmallNorm(norm)) for norm in norms if fused_layers.on_gpu(norm.weight)]
 
 
 class _SmallNorm:
