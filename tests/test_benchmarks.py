@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import save_tiny
 
 # parts for which there may be no time
 LEFT_OVER = ["steps_fp8", "steps_int4", "generate_b1_drafts", "generate_b1_static", "kernels_flex"]
@@ -66,6 +67,18 @@ def test_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenize
     monkeypatch.setitem(bench.SIDES, "blocks", (lambda m: bench.own_blocks(m, True), bench.SUMS))
     with pytest.raises(RuntimeError, match="expected an error of at most 2e-06 from blocks, got 0"):
         bench.main()
+
+
+def test_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench, out = importlib.import_module("bench_rounding"), tmp_path / "result.json"
+    options = ["--model", str(save_tiny(tmp_path / "tiny")), "--tokens", "9", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["bench_rounding", *options])
+    bench.main()
+    rows = {row.pop("rounding"): row for row in json.loads(out.read_text())["rows"]}
+    eight, four = (rows[f"{bits} bits, blocks of 32"]["products"] for bits in (8, 4))
+    assert eight == pytest.approx(rows["8 bits, rows"]["products"], rel=0.05)  # its rows are one block
+    assert 0 < 9 * eight < four < rows["4 bits, rows"]["products"] < 0.2
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def load_model(
     return _named(name, model.to(place) if weights is None else _packed(model, weights, place), tokenizer)
 
 
-def _load_dense(name: str | Path, source: Path, dtype: torch.dtype) -> Any:
+def _load_dense(name: str | Path, source: Path, dtype: str | torch.dtype) -> Any:
     """Model, on a CPU, and tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -104,7 +104,10 @@ def _load_quantised(name: str | Path, source: Path, weights: str) -> Any:
 
     from caw.models.rounding import quantise
 
-    model, tokenizer = _load_dense(name, source, torch.float32)
+    # in its own precision it stays in its mapped files until a matrix is read to be rounded
+    model, tokenizer = _load_dense(name, source, "auto")
+    if any(b.is_floating_point() and b.dtype != torch.float32 for b in model.buffers()):
+        model, tokenizer = _load_dense(name, source, torch.float32)  # they were made in less precision, not read
     model = quantise(model, weights)
     model.save_pretrained = _refuse_saving
     return _named(name, model, tokenizer)

@@ -11,7 +11,7 @@ import torch
 
 from caw.models.huge_pages import HugePages
 from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
-from caw.ops_ref.block_types import UNIT
+from caw.ops_ref.block_types import BLOCK_TYPES, UNIT
 
 Q4_1, Q8_0 = 3, 8
 ROWS = 4096  # of a matrix at once, so that a great vocabulary is not held three times
@@ -20,7 +20,8 @@ ROWS = 4096  # of a matrix at once, so that a great vocabulary is not held three
 def quantise(model: Any, weights: str) -> Any:
     """The model with linear layers and embeddings of whole blocks quantised, in place; "int8" or "int4".
 
-    Equal tables stay one. Layers whose rows are no multiple of 32 stay as they are.
+    Equal tables stay one. The rest becomes float32, layers whose rows are no multiple of 32 among it. A matrix is read
+    4096 rows at a time and let go, so that a model in mapped files never lies in memory whole.
     """
     done: dict[int, torch.Tensor] = {}
     pages = HugePages()
@@ -31,22 +32,26 @@ def quantise(model: Any, weights: str) -> Any:
         outputs, inputs = weight.shape
         if weight.data_ptr() not in done:
             kind = Q8_0 if weights == "int8" or isinstance(module, torch.nn.Embedding) else Q4_1
-            done[weight.data_ptr()] = pages.pack(blocks_of(weight.data.float(), kind), kind)
+            done[weight.data_ptr()] = pages.pack(blocks_of(weight.data, kind), kind)
         packed, bias = done[weight.data_ptr()], getattr(module, "bias", None)
         made = (
             QuantisedEmbedding(packed, outputs, inputs)
             if isinstance(module, torch.nn.Embedding)
-            else QuantisedLinear(packed, outputs, inputs, None if bias is None else bias.data)
+            else QuantisedLinear(packed, outputs, inputs, None if bias is None else bias.data.float())
         )
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, made)
-    return model
+    model.config.dtype = torch.float32
+    return model.float()
 
 
 def blocks_of(weight: torch.Tensor, kind: int) -> torch.Tensor:
-    """float32 [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks; K a multiple of 32."""
-    parts = [_rounded(rows.unflatten(1, (-1, UNIT)), kind).flatten(1) for rows in weight.split(ROWS)]
-    return torch.cat(parts)
+    """Numbers [O, K] as uint8 [O, bytes] of Q8_0 or Q4_1 blocks; K a multiple of 32."""
+    outputs, inputs = weight.shape
+    made = torch.empty(outputs, inputs // UNIT * BLOCK_TYPES[kind].bytes, dtype=torch.uint8)
+    for out, rows in zip(made.split(ROWS), weight.split(ROWS), strict=True):
+        out.copy_(_rounded(rows.float().unflatten(1, (-1, UNIT)), kind).flatten(1))
+    return made
 
 
 def _rounded(x: torch.Tensor, kind: int) -> torch.Tensor:

@@ -285,6 +285,14 @@ def products() -> str:
     return f"{as_table(('matrices', 'rows', *sides), lines)}\n\n{said} {source('products.json')}"
 
 
+def rounding() -> str:
+    """What rounding matrices to 8 or 4 bits costs."""
+    keys = ("rounding", "bits", "products", "logits", "divergence")
+    rows = [[row[key] for key in keys] for row in read_result("rounding.json")["rows"]]
+    header = ("rounding", "bits a weight", "error of products", "error of logits", "divergence of the next token, nats")
+    return f"{as_table(header, rows)}\n\n{source('rounding.json')}"
+
+
 def prompt_cache() -> str:
     """Time of the same prompts under several settings with a PromptCache, of the time without."""
     rows = [
@@ -376,7 +384,7 @@ def damage() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
-    "products": products,
+    "products": products, "rounding": rounding,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
     "top-k": top_k,

@@ -169,6 +169,14 @@ def test_products_over_those_of_blocks() -> None:
     assert f"float32 and bfloat16, {float(low):.1f} to {float(high):.1f} times" in " ".join(page.split())
 
 
+def test_rounding_by_blocks_and_by_rows() -> None:
+    blocks, rows = results("rounding.json")["rows"][:2]
+    products, divergence = (blocks[key] / rows[key] for key in ("products", "divergence"))
+    said = f"for {products:.2f} times a row's error of products and {divergence:.2f} times its divergence"
+    assert said in " ".join((ROOT / "docs" / "quantised.md").read_text(encoding="utf-8").split())
+    assert blocks["rounding"] == "8 bits, blocks of 32" and rows["rounding"] == "8 bits, rows"
+
+
 def test_how_many_accusations_are_wrong() -> None:
     level, power, texts = 0.001, 0.95, 100_000
     for marked, right, wrong, share in table("p-values.md", "| of 100,000 texts are marked |"):

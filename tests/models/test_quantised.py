@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decoding.architectures import build
 from models.conftest import write_gguf
+from tiny import tiny_tokenizer
 
 import caw
 from caw import ops
@@ -21,7 +23,7 @@ from caw.evaluator import FeatureSpec
 from caw.fitting.labels import EncodedText
 from caw.fitting.recording import record_encoded
 from caw.fitting.train import TrainSettings, fit, predict
-from caw.models import device, gguf_file
+from caw.models import device, gguf_file, rounding
 from caw.models.facts import ModelFacts
 from caw.models.gguf_file import GGUFFile
 from caw.models.heap import give_back
@@ -150,6 +152,30 @@ def test_other_models_are_rounded_while_they_load(weights: str, folder: Path) ->
             assert (worst <= 0.52 * step + 2e-3 * blocks.abs().amax(-1)).all()
     text = caw.generate(model, tokenizer, ["a small text"], max_new_tokens=5, progress=False)
     assert len(text.sequences[0]) > 0
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
+def test_a_model_is_rounded_from_its_own_precision(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As float32 it was in memory whole: 827 MB for the demo model in bfloat16, 310 MB where its files stay mapped.
+
+    Gemma makes a number in the precision that it is loaded in, so that one is loaded in float32 after all.
+    """
+    copy.deepcopy(build(kind)).bfloat16().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    wide, _ = caw.load_model(tmp_path, device="cpu", dtype="float32")
+    given: list[Any] = []
+    original = rounding.quantise
+
+    def quantise(model: Any, weights: str) -> Any:
+        given.append(model.lm_head.weight.dtype)
+        return original(model, weights)
+
+    monkeypatch.setattr(rounding, "quantise", quantise)
+    model, _ = caw.load_model(tmp_path, device="cpu", weights="int8")
+    assert given == [torch.bfloat16 if kind == "qwen2" else torch.float32]
+    assert model.dtype == model.config.dtype == torch.float32
+    expected, ids = original(wide, "int8"), torch.tensor([[5, 6, 7]])
+    assert torch.equal(model(ids).logits, expected(ids).logits)
 
 
 @pytest.mark.parametrize(
