@@ -18,7 +18,7 @@ from caw.defaults import THETA
 from caw.evaluation.tasks import Task
 from caw.evaluator import default_beta
 from caw.found.early import refuse_idle
-from caw.found.selection import Consensus
+from caw.found.selection import Agreement, Consensus
 from caw.io.unicode import is_unicode
 from caw.models.quantised_choice import FILE_WEIGHTS
 from caw.policies import Policy
@@ -29,7 +29,8 @@ from caw.watermarks import Watermark
 from caw.watermarks.registry import WATERMARKS, watermark_class
 
 NONE, ANY = "none", "*"
-WEIGHTS, BY_ANSWER = "weights", "answer"  # of a policy's `found`
+WEIGHTS = "weights"  # of a policy's `found`
+BY_ANSWER = {"answer": Consensus, "unmarked-answer": Agreement}  # its `select`, beside those of `caw.Settings`
 BATCH = 8  # sequences decoded at once unless the config says otherwise
 
 
@@ -70,8 +71,8 @@ class PolicySpec:
     """kind: one of POLICIES. parameters: its own and the watermark's strength. by_watermark: those of one watermark.
 
     found: how its texts are tested and made again, instead of what the config's `generation` says; settings of
-    `caw.Settings` from found_at on. `select: answer` is `Consensus` about the answers that the task reads;
-    `weights: true` tests with the model's weights per token.
+    `caw.Settings` from found_at on. `select: answer` and `unmarked-answer` are `Consensus` and `Agreement` about the
+    answers that the task reads; `weights: true` tests with the model's weights per token.
     """
 
     kind: str
@@ -210,10 +211,11 @@ class Config:
         if plan.policy is None:
             return asked.untested()
         given = {name: value for name, value in self.policies[plan.policy].found.items() if name != WEIGHTS}
-        if given.get("select") == BY_ANSWER:
+        select = given.get("select")
+        if isinstance(select, str) and select in BY_ANSWER:
             if not task.graded:
-                raise ValueError(f"select must not be {BY_ANSWER}, task {plan.task} has no answers; leave it out")
-            given["select"] = Consensus(lambda text: task.grade(text, "").answer)
+                raise ValueError(f"select must not be {select}, task {plan.task} has no answers; leave it out")
+            given["select"] = BY_ANSWER[select](lambda text: task.grade(text, "").answer)
         settings = replace(asked, **given)
         refuse_idle(settings)
         return settings

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.decoding.plan_defaults import marks_eos
-from caw.evaluation.config import BY_ANSWER, WEIGHTS, CellPlan, Config
+from caw.evaluation.config import WEIGHTS, CellPlan, Config
 from caw.settings import Settings
 
 
@@ -51,7 +51,8 @@ def tested(config: Config, plan: CellPlan) -> dict[str, Any]:
     settings = config.settings(plan).tested()
     if not settings:
         return {}
-    named = {"select": BY_ANSWER} if callable(settings["select"]) else {}
+    # a function is what the config calls it
+    named = {"select": config.policies[plan.policy].found["select"]} if callable(settings["select"]) else {}
     weights = config.tested_with(plan)
     return {**settings, **named, **({} if weights is None else {WEIGHTS: Path(weights).name})}
 

@@ -21,7 +21,7 @@ from caw.detection.detector import Detector
 from caw.found.early import refuse_idle
 from caw.found.efforts import Effort, efforts, steered
 from caw.found.receipts import Receipt, write_receipt
-from caw.found.selection import Candidate, Choice, choice_of
+from caw.found.selection import Candidate, Selection, any_found, selection_of
 from caw.found.trial import Trial, make_trial
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -95,21 +95,20 @@ class FoundTexts(Attempts):
 
     Args:
         trial: the test. efforts: of each attempt at a text.
-        choose: among the candidates of a text that has a found one. settings, policy: of the call.
+        selection: how many candidates are made, and which one leaves. settings, policy: of the call.
         prompts: what is kept of prompts; forget: whether those of texts that are done may go.
     """
 
     def __init__(
-        self, requests: Sequence[Request], trial: Trial, efforts: Sequence[Effort], choose: Choice, stops: StopStrings,
-        settings: Settings, policy: Policy, prompts: PromptCache | None = None, *, forget: bool = False,
+        self, requests: Sequence[Request], trial: Trial, efforts: Sequence[Effort], selection: Selection,
+        stops: StopStrings, settings: Settings, policy: Policy, prompts: PromptCache | None = None, *,
+        forget: bool = False,
     ) -> None:  # fmt: skip
-        self.trial, self.efforts, self.choose, self.stops = trial, efforts, choose, stops
+        self.trial, self.efforts, self.selection, self.stops = trial, efforts, selection, stops
         self.settings, self.policy = settings, policy
         self.texts = [_Text(place, request) for place, request in enumerate(requests)]
-        # the weakest is found first by itself: those that are stronger need not be made
-        together = 1 if settings.select == "weakest" else settings.best_of
         self.owners: list[_Text] = []
-        self.first = [self._next(text) for text in self.texts for _ in range(together)]
+        self.first = [self._next(text) for text in self.texts for _ in range(selection.together)]
         self.prompts, self.forget = prompts, forget
 
     def workload(self, most: int, model_ends: Sequence[int]) -> Workload:
@@ -122,15 +121,14 @@ class FoundTexts(Attempts):
             text.failed.append(sequence)
         else:
             self._test(text, sequence)
-        found = any(candidate.found for candidate in text.candidates)
         if text.under_way:
             return None
-        if not found and not text.failed and text.started < len(self.efforts):
+        if not self.selection.settled(text.candidates) and not text.failed and text.started < len(self.efforts):
             add(self._next(text), ahead=True)  # while its prompt is still kept
             return None
         if self.forget and self.prompts is not None:
             self.prompts.forget(text.request.ids)
-        return self._finish(text, found=found)
+        return self._finish(text)
 
     def _next(self, text: _Text) -> Request:
         """The next attempt at a text."""
@@ -154,11 +152,12 @@ class FoundTexts(Attempts):
         text.candidates.append(Candidate(shown, request.row.strength_factor, verdict, request, sequence))
         text.candidates.sort(key=lambda candidate: candidate.strength_factor)
 
-    def _finish(self, text: _Text, *, found: bool) -> Finished:
+    def _finish(self, text: _Text) -> Finished:
         if not text.candidates:
             return Finished(text.place, text.failed[0])
+        found = any_found(text.candidates)
         if found:
-            chosen = self.choose(text.candidates)
+            chosen = self.selection.choose(text.candidates)
         else:
             chosen = min(text.candidates, key=lambda candidate: candidate.p_value)
         detector, sequence = self.trial.under(text.request.row.key), chosen.sequence
@@ -199,10 +198,11 @@ def plan_attempts(
     trial = make_trial(settings, detector, known, stops.tokenizer, most)
     assert known is not None
     policy = steered(policy, trial.detector)
-    planned = efforts(known, policy, settings)
+    selection = selection_of(settings.select, settings.best_of, model)
+    planned = efforts(known, policy, settings, unmarked=selection.unmarked)
     # processes that split a model keep different prompts; one attempt reads each prompt once anyway
     own = kept is None and len(planned) > 1 and facts.mesh is None
     return FoundTexts(
-        requests, trial, planned, choice_of(settings.select, model), stops, settings, policy,
+        requests, trial, planned, selection, stops, settings, policy,
         PromptCache() if own else kept, forget=own,
     )  # fmt: skip

@@ -44,18 +44,27 @@ def steered(policy: Policy, detector: Detector) -> Policy:
     return made
 
 
-def efforts(watermark: Watermark, policy: Policy, settings: Settings) -> list[Effort]:
-    """Of each attempt, in order: `max_attempts` of them.
+def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarked: bool = False) -> list[Effort]:
+    """Of each attempt, in order: `max_attempts` of them, the first of them without a mark where `unmarked`.
 
     The candidates end at the policy's own strength, 1; later attempts go beyond it, with marks that rest later too: a
     text may be unfound because it was too weak, or because it was read otherwise than it was written.
 
-    Raises ValueError for a policy that cannot be strengthened.
+    Raises ValueError for a policy that cannot be strengthened, and where no attempt would be marked.
     """
     check_strong(policy)
+    if unmarked and settings.max_attempts == 1:
+        raise ValueError(
+            "select=Agreement(...) compares with the unmarked text, which is the first attempt, got max_attempts=1 (or "
+            "a stream, which is made once); allow 2 or more"
+        )
     greatest, base = greatest_factor(watermark, policy), edit_margin(watermark, policy, settings.edits)
-    numbers = range(1 - settings.best_of, 1 - settings.best_of + settings.max_attempts)
-    return [Effort(min(GROWTH**number, greatest), min(base + STEP * max(number, 0), MAX_MARGIN)) for number in numbers]
+    first = [Effort(0.0, 0.0)] if unmarked else []
+    numbers = range(1 - settings.best_of, 1 - settings.best_of + settings.max_attempts - len(first))
+    marked = [
+        Effort(min(GROWTH**number, greatest), min(base + STEP * max(number, 0), MAX_MARGIN)) for number in numbers
+    ]
+    return first + marked
 
 
 def check_strong(policy: Policy) -> None:

@@ -84,11 +84,58 @@ class Consensus:
         return max((pair for pair in found if pair[0].found), key=lambda pair: pair[1])[0]
 
 
-def choice_of(select: str | Choice, model: Any) -> Choice:
-    """The choice that `select` asks for."""
-    if not isinstance(select, str):
-        return lambda candidates: _chosen(select, candidates)
-    return weakest if select == "weakest" else Likeliest(model)
+@dataclass(frozen=True)
+class Agreement:
+    """For `select=`: the weakest found one with the answer of the unmarked text, which is made first, to compare with.
+
+    Candidates are made one after another until one agrees, or until there are no more attempts; then `Consensus` among
+    all decides, the unmarked text included. An unmarked text without an answer is agreed with by every other; one that
+    is found by chance leaves as it is.
+
+    read: the answer in a text, None where there is none.
+    """
+
+    read: Callable[[str], Hashable]
+
+    def __call__(self, candidates: Sequence[Candidate]) -> Candidate:
+        agreed = self._agreed(candidates)
+        return agreed[0] if agreed else Consensus(self.read)(candidates)
+
+    def settled(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether a found one agrees, so that no more are needed."""
+        return bool(self._agreed(candidates))
+
+    def _agreed(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        wanted = self.read(candidates[0].text) if candidates else None
+        return [one for one in candidates if one.found and (wanted is None or self.read(one.text) == wanted)]
+
+
+def any_found(candidates: Sequence[Candidate]) -> bool:
+    return any(candidate.found for candidate in candidates)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What `select` and `best_of` ask for.
+
+    choose: the candidate that leaves. together: how many are begun at once. settled: whether no more are needed than
+    there are, weakest first. unmarked: whether the first attempt is the unmarked text.
+    """
+
+    choose: Choice
+    together: int = 1
+    settled: Callable[[Sequence[Candidate]], bool] = any_found
+    unmarked: bool = False
+
+
+def selection_of(select: str | Choice, best_of: int, model: Any) -> Selection:
+    """The selection that a call asks for; model: what judges likelihood."""
+    if isinstance(select, Agreement):
+        return Selection(select, settled=select.settled, unmarked=True)
+    if select == "weakest":  # it is found first by itself: those that are stronger need not be made
+        return Selection(weakest)
+    own = Likeliest(model) if isinstance(select, str) else lambda candidates: _chosen(select, candidates)
+    return Selection(own, together=best_of)
 
 
 def _chosen(select: Choice, candidates: Sequence[Candidate]) -> Candidate:

@@ -17,7 +17,7 @@ from caw.detection.detector import Detector
 from caw.detection.statistics import fewest_for
 from caw.found.attempts import FoundTexts
 from caw.found.efforts import Effort, check_strong, efforts, greatest_factor, steered
-from caw.found.selection import weakest
+from caw.found.selection import Selection, weakest
 from caw.found.trial import Trial, check_markable
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
@@ -107,7 +107,7 @@ class Planned:
         most = 1 if once else self.settings.max_attempts
         settings = Settings(max_new_tokens=request.row.max_new_tokens, found_at=level, max_attempts=most)
         tries = [self._within(effort, request.row.strength_factor) for effort in self._efforts(settings)]
-        return FoundTexts([request], self._trial(level), tries, weakest, stops, settings, self.policy)
+        return FoundTexts([request], self._trial(level), tries, Selection(weakest), stops, settings, self.policy)
 
     def p_value(self, text: str, key: Key) -> float:
         """Of a text under the key that marked it; safe to use from several threads."""

@@ -13,9 +13,11 @@ import torch
 from evaluation.tiny_run import CELLS, runner, texts
 
 from caw.evaluation.attacks.attacker import Attacker
+from caw.evaluation.manifest import tested
 from caw.evaluation.run import Shard
 from caw.evaluation.store import Store
 from caw.evaluator import Evaluator, FeatureSpec
+from caw.found.selection import Agreement
 from caw.io.json_files import read_lines
 
 
@@ -192,6 +194,11 @@ def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_pa
     assert {line.attempts for line in soft.read()} == {2, 3} and {line.attempts for line in hard.read()} == {1}
     assert {line.found for line in soft.read()} == {True, False} and {line.found for line in hard.read()} == {None}
     assert soft.manifest["generation"]["select"] == "answer" and "found_at" not in hard.manifest["generation"]
+    soft_agreeing = {**policies["soft"], "found": {**found, "select": "unmarked-answer"}}
+    agreeing = runner({**other, "policies": {**policies, "soft": soft_agreeing}}, tmp_path)
+    plan = next(plan for plan in agreeing.config.plan() if plan.policy == "soft")
+    assert tested(agreeing.config, plan)["select"] == "unmarked-answer"
+    assert isinstance(agreeing.config.settings(plan).select, Agreement)
     work.score()
     rows = {row["policy"]: row for row in Store(tmp_path).results["rows"]}
     made_soft = soft.read()

@@ -15,6 +15,7 @@ from generating import Recorder
 import caw
 from caw.detection import Detector, TokenWeights
 from caw.found.receipts import text_digest
+from caw.found.selection import Agreement
 from caw.policies import Target
 from caw.policies.target import MARGIN
 
@@ -71,6 +72,25 @@ def test_results_come_as_they_finish(model: Any, made: caw.GenerationOutput) -> 
     in_order = sorted(results, key=lambda r: r.index)
     assert [r.text for r in in_order] == made.texts and [r.receipt for r in in_order] == made.receipts
     assert results[0].receipt.attempts < results[-1].receipt.attempts  # type: ignore[union-attr]
+
+
+def test_an_agreement_compares_with_the_unmarked_text(model: Any) -> None:
+    options = {**OPTIONS, "policy": caw.FixedStrength(0.6), "max_attempts": 5, "best_of": 2}
+
+    def answer(text: str) -> int:
+        return len(text) % 3
+
+    plain = caw.generate(model, tokenizer(), PROMPTS, max_new_tokens=30).texts
+    out = caw.generate(model, tokenizer(), PROMPTS, **{**options, "select": Agreement(answer)})
+    agreed = [answer(text) == answer(own) for text, own in zip(out.texts, plain, strict=True)]
+    assert out.receipts is not None and all(receipt.found for receipt in out.receipts) and any(agreed)
+    for number, receipt in enumerate(out.receipts):
+        assert receipt.attempts == 5 or agreed[number]
+        efforts = [0.0, 1 / 1.5, 1.0, 1.5, 2.25][: receipt.attempts]
+        assert receipt.strength_factor == pytest.approx(efforts[-1]) if agreed[number] else receipt.strength_factor > 0
+    by_chance = caw.generate(model, tokenizer(), PROMPTS, **{**options, "select": Agreement(answer), "found_at": 0.6})
+    as_it_is = [receipt.strength_factor == 0 for receipt in by_chance.receipts or []]
+    assert [a == b for a, b in zip(by_chance.texts, plain, strict=True)] == as_it_is and any(as_it_is)
 
 
 @pytest.mark.parametrize("options", [{}, {"best_of": 3, "select": "likeliest"}], ids=["again", "candidates"])
@@ -226,6 +246,9 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no candidates": ({"best_of": 0}, ValueError, "best_of must be an integer in [1, 100], got 0"),
     "more candidates than attempts": ({"best_of": 5}, ValueError, "best_of must be at most max_attempts, 4, got 5"),
     "another selection": ({"select": "best"}, ValueError, "select must be one of weakest, likeliest, got 'best'"),
+    "agreement with nothing": (
+        {"select": Agreement(len), "max_attempts": 1}, ValueError, "compares with the unmarked text, which is the first"
+    ),
     "another end": ({"on_unfound": "retry"}, ValueError, "on_unfound must be one of keep, drop, raise, got 'retry'"),
     "all words": ({"edits": 1.0}, ValueError, "edits must be a number in [0, 0.9], got 1.0"),
     "another key": (

@@ -12,7 +12,7 @@ from decoding.architectures import build, prompt, tokenizer
 import caw
 from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
-from caw.found.selection import Candidate, Consensus, choice_of
+from caw.found.selection import Agreement, Candidate, Consensus, Selection, any_found, selection_of, weakest
 from caw.found.trial import Verdict
 
 PROMPT = prompt(9)
@@ -26,7 +26,8 @@ def candidate(text: str, tokens: list[int], *, found: bool) -> Candidate:
 
 def test_the_weakest_is_the_first_that_is_found() -> None:
     given = [candidate(text, [3], found=text in "bc") for text in "abc"]
-    assert choice_of("weakest", None)(given) is given[1]
+    assert selection_of("weakest", 3, None) == Selection(weakest, 1, any_found)
+    assert weakest(given) is given[1] and any_found(given) and not any_found(given[:1])
 
 
 def test_the_likeliest_has_the_greatest_log_likelihood_a_token() -> None:
@@ -39,9 +40,9 @@ def test_the_likeliest_has_the_greatest_log_likelihood_a_token() -> None:
             logits = model(torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1]
         means.append(torch.log_softmax(logits.double(), 1).gather(1, torch.tensor(tokens)[:, None]).mean().item())
     best = max((i for i in range(4) if i != 1), key=lambda i: means[i])
-    assert choice_of("likeliest", model)(given) is given[best]
+    assert selection_of("likeliest", 2, model).choose(given) is given[best]
     given[1] = candidate("x", texts[1], found=True)
-    assert choice_of("likeliest", model)(given) is given[int(np.argmax(means))]
+    assert selection_of("likeliest", 2, model).choose(given) is given[int(np.argmax(means))]
 
 
 def test_a_consensus_counts_all_votes_and_chooses_among_the_found() -> None:
@@ -54,9 +55,27 @@ def test_a_consensus_counts_all_votes_and_chooses_among_the_found() -> None:
     assert choose([given[2], given[1]]) is given[2], "without an answer, but the only one that is found"
 
 
+def test_an_agreement_is_with_the_first() -> None:
+    def answer(text: str) -> str | None:
+        return text if text.isdigit() else None
+
+    selection = selection_of(Agreement(answer), 2, None)
+    assert (selection.together, selection.unmarked) == (1, True)
+    given = [
+        candidate(text, [3], found=was)
+        for text, was in (("4", False), ("4", False), ("5", True), ("5", True), ("4", True))
+    ]
+    assert [selection.settled(given[:made]) for made in range(6)] == [False] * 5 + [True]
+    assert selection.choose(given) is given[4]
+    assert selection.choose(given[:4]) is given[2], "nothing that is found agrees, so votes decide"
+    without = [candidate("?", [3], found=False), given[2]]
+    assert selection.settled(without) and selection.choose(without) is given[2], "nothing to agree with"
+    assert selection.settled([given[4]]), "the unmarked text is found by chance"
+
+
 def test_a_function_must_choose_a_found_one() -> None:
     given = [candidate("a", [3], found=False), candidate("b", [4], found=True)]
-    assert choice_of(lambda candidates: candidates[1], None)(given) is given[1]
+    assert selection_of(lambda candidates: candidates[1], 2, None).choose(given) is given[1]
     for wrong in (lambda candidates: candidates[0], lambda candidates: 1):
         with pytest.raises(ValueError, match="must return one of the candidates that are found"):
-            choice_of(wrong, None)(given)
+            selection_of(wrong, 2, None).choose(given)
