@@ -446,6 +446,29 @@ def test_tokens_lost_by_tokenising_anew(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert [(r["tokens"], r["texts"]) for r in found] == [(25, 1), (25, 1), (50, 1), (50, 1)]
 
 
+def test_the_cost_of_row_invariance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side whose numbers are others ends the run; the ratio of the whole is that of the parts' times."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_row_invariance")
+    out, options = tmp_path / "r.json", ["--rows", "2", "--prompt", "9", "--rounds", "2", "--megabytes", "0"]
+    monkeypatch.setattr(sys, "argv", ["bench", "--shapes", "tiny", *options, "--out", str(out)])
+    monkeypatch.setattr(bench, "measure", lambda sides, rounds: {
+        name: [2.0 if name == bench.OURS else 1.0 + (name == "reordered")] * rounds for name in sides})  # fmt: skip
+    threads = torch.get_num_threads()
+    bench.main()
+    torch.set_num_threads(threads)
+    found = json.loads(out.read_text())["rows"]
+    assert [(r["dtype"], r["rows"], r["prompt"]) for r in found] == [
+        (dtype, *one) for dtype in ("float32", "bfloat16") for one in ((2, False), (9, True))
+    ]
+    assert {r["ratio"] for r in found} == {2.0} and {r["ms"] for r in found} == {2e3 * (2 * 5 + 1), 2e3 * 2 * 5}
+    assert {part["over"] for r in found for part in r["parts"].values()} == {"linear", "sdpa"}
+    assert all(0 < r["error"] < 1e-2 for r in found)
+    sides = {"exact": lambda: torch.ones(3).double(), "wrong": lambda: torch.tensor([1.0, 1.0, 1.01])}
+    with pytest.raises(ValueError, match=r"^wrong must give the numbers of a case within 2e-05, found 0\.01 off"):
+        bench.check("a case", sides, torch.float32)
+
+
 def test_texts_that_part_with_the_batch_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     module = importlib.import_module("bench_batches")

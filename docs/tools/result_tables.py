@@ -311,6 +311,18 @@ def batches() -> str:
     return f"{as_table(('dtype', 'mark', 'decoding', 'batch', 'the same as alone'), rows)}\n\n{source('batches.json')}"
 
 
+def row_invariance() -> str:
+    """What our products and attention take, over torch's fastest, with which a row depends on those beside it."""
+    found = read_result("row_invariance.json")
+    counts = list(dict.fromkeys((r["rows"], r["prompt"]) for r in found["rows"]))
+    cells = {(r["shapes"], r["dtype"], r["rows"]): f"{r['ratio']:.2f} ({r['low']:.2f} to {r['high']:.2f})"
+             for r in found["rows"]}  # fmt: skip
+    cases = dict.fromkeys((r["shapes"], r["dtype"]) for r in found["rows"])
+    rows = [(*case, *(cells[(*case, count)] for count, _ in counts)) for case in cases]
+    heads = (f"prompt of {count}" if prompt else f"{count} row{'s' * (count > 1)}" for count, prompt in counts)
+    return f"{as_table(('shapes', 'dtype', *heads), rows)}\n\n{source('row_invariance.json')}"
+
+
 def cpu_ops() -> str:
     """Compiled operators beside what else computes the same."""
     rows = []
@@ -386,7 +398,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
-    "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops, "ablation": ablation, "transfer": transfer,
+    "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops,
+    "row-invariance": row_invariance, "ablation": ablation, "transfer": transfer,
     "top-k": top_k,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,

@@ -185,3 +185,21 @@ def test_how_many_accusations_are_wrong() -> None:
         assert float(right.replace(",", "")) == found and round(false) == int(wrong)
         digits = len(share.removesuffix(" %").partition(".")[2])
         assert round(100 * false / (found + false), digits) == float(share.removesuffix(" %"))
+
+
+def test_the_cost_of_row_invariance() -> None:
+    """The bound holds up to 16 rows, and what lies beyond is said."""
+    rows = results("row_invariance.json")["rows"]
+    few = [row for row in rows if not row["prompt"] and row["rows"] <= 16]
+    assert len(few) == 5 * 4 and max(row["ratio"] for row in few) <= 1.03
+    said = " ".join((ROOT / "docs" / "performance.md").read_text(encoding="utf-8").split())
+    assert f"Up to 16 rows the most is {max(row['ratio'] for row in few):.2f}," in said
+
+    def between(found: list[float]) -> str:
+        return f"{min(found):.2f} to {max(found):.2f}"
+
+    wide = {n: between([row["ratio"] for row in rows if row["rows"] == n]) for n in (32, 64, 1000)}
+    parts = [(name, part["ratio"]) for row in rows if row["prompt"] for name, part in row["parts"].items()]
+    attention, products = (between([r for name, r in parts if (name == "attention") == own]) for own in (True, False))
+    assert f"32 rows take {wide[32]}, 64 rows {wide[64]}." in said
+    assert f"1,000 tokens take {wide[1000]} times as long, in attention {attention} and in products {products}," in said
