@@ -69,8 +69,7 @@ class Products:
         weights, rest = self._context(count), self._context(count + len(matrices))
         tensors = [ggml.ggml_new_tensor_2d(weights, kind, inputs, len(blocks)) for _ in range(copies)
                    for kind, blocks, inputs in matrices]  # fmt: skip
-        usual, other = ggml.ggml_backend_cpu_buffer_type, ggml["_Z35ggml_backend_cpu_repack_buffer_typev"]
-        other.restype = c_void_p
+        usual, other = ggml.ggml_backend_cpu_buffer_type, ggml._Z35ggml_backend_cpu_repack_buffer_typev
         self.inputs = [ggml.ggml_new_tensor_2d(rest, 0, inputs, rows) for _, _, inputs in matrices]
         self.outputs = [ggml.ggml_mul_mat(rest, t, self.inputs[i % len(matrices)]) for i, t in enumerate(tensors)]
         self.widths = [len(blocks) for _, blocks, _ in matrices]

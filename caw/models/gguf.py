@@ -42,12 +42,17 @@ def require_gguf_packages() -> None:
         require(package, "reading .gguf files")
 
 
-def check_file(file: Path) -> None:
-    """Raise ValueError for a .gguf file that is cut off or contradicts itself, before another library believes it."""
+def check_file(file: Path, layers: bool) -> None:
+    """Raise ValueError for a .gguf file that is cut off or contradicts itself, before another library believes it.
+
+    layers: whether it must hold those that it speaks of; a file of a vocabulary alone holds none.
+    """
     # numpy, which the help of a command would wait for
     from caw.models.gguf_file import GGUFFile
 
-    GGUFFile(file).check_layers()
+    read = GGUFFile(file)
+    if layers:
+        read.check_layers()
 
 
 def dequantised(file: Path) -> str:
@@ -58,7 +63,7 @@ def dequantised(file: Path) -> str:
 def _convert(file: Path, work: Path) -> None:
     """Write the dequantised model, its tokenizer and where it came from into the folder `work`."""
     require_gguf_packages()
-    check_file(file)
+    check_file(file, layers=True)
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 

@@ -141,7 +141,7 @@ def load_tokenizer(name: str | Path) -> Any:
     found = tokenizer_source(name)
     if found.gguf is not None:
         require_gguf_packages()
-        check_file(Path(found.folder) / found.gguf)
+        check_file(Path(found.folder) / found.gguf, layers=False)
     from transformers import AutoTokenizer
 
     with quiet(), one_sentence(name):

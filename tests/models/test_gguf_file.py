@@ -18,6 +18,7 @@ from caw.models import DEMO_MODEL, load_tokenizer
 from caw.models.gguf_file import GGUFFile
 from caw.models.sources import file_or_folder
 
+gguf = pytest.importorskip("gguf")
 UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 6, 7, 8, 9, 10
 F32, Q4_0, IQ2_XXS = 0, 2, 16
 
@@ -149,6 +150,22 @@ def test_settings_of_a_real_file_are_those_that_transformers_reads(demo_model: A
     assert ("output.weight" not in file.tensors) == config.tie_word_embeddings
     assert file.tensors["token_embd.weight"].shape == (config.vocab_size, config.hidden_size)
     assert read["tokenizer.ggml.eos_token_id"] in demo_model.generation_config.eos_token_id
+
+
+def test_a_file_of_a_vocabulary_alone_gives_its_tokenizer(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "vocabulary.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(32)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<unk>", "a", "b", "ab"])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert load_tokenizer(path)("ab", add_special_tokens=False)["input_ids"] == [3]
+    with pytest.raises(ValueError, match="expected a whole GGUF file, found 32 layers of 0 tensors"):
+        caw.load_model(path, device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")
