@@ -111,7 +111,7 @@ def _merge_parts(part_ptr, lse_ptr, o_r, m_m, top, total, acc, count, splits, D:
     return acc / total[:, None]
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "slot", "drafts", "packed"])
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size", "slot", "drafts", "packed"])
 def _layer_attention_kernel(
     qkv_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, k_ptr, v_ptr, k_scratch_ptr, v_scratch_ptr, lengths_ptr,
     arrivals_ptr, part_ptr, lse_ptr, out_ptr, rows_ptr, stride_qb, stride_qc, stride_cb, stride_cc,

@@ -128,7 +128,7 @@ def attend_prefix(
     return b_max, b_sum, b_acc
 
 
-@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "drafts"])
+@triton.jit(do_not_specialize=["window", "group", "candidates", "splits", "size", "drafts"])
 def _split_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, k_own_ptr, v_own_ptr, lengths_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qb, stride_qh, stride_qc, stride_qd,

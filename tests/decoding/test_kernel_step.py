@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import sys
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding import plan
 from caw.decoding.capture import fused_step
 from caw.decoding.capture.fused_step import FusedStep
 from caw.decoding.forward import fused_layers, fused_stack
@@ -224,3 +227,43 @@ def test_tokens_of_packed_weights_in_the_interpreter(
     assert actual.tokens == expected.tokens
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
     assert calls and set(calls) == {packed.model.layers[0].mlp.up_proj.packed.dtype}, "layers run whole"
+
+
+def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """What Triton would compile of every launch from now on: types, constants, what is known of numbers, options."""
+    from caw.triton_kernels import aot, launching
+    from triton.runtime.jit import JITFunction
+
+    found: set[Any] = set()
+    whole = functools.cache(lambda kernel: JITFunction(kernel.fn, do_not_specialize=kernel.kwargs["do_not_specialize"]))
+
+    def launch(kernel: Any, grid: Any, arguments: dict[str, Any], **options: Any) -> None:
+        made = aot.source(launching.Launch(whole(kernel), tuple(grid), arguments, options))
+        found.add((kernel.fn.__name__, str(made.signature), str(made.constants), str(made.attrs), str(options)))
+        original(kernel, grid, arguments, **options)
+
+    original = launching.launch
+    for name, module in list(sys.modules.items()):
+        if name.startswith("caw.triton_kernels.") and getattr(module, "launch", None) is original:
+            monkeypatch.setattr(module, "launch", launch)
+    return found
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_in_mid_generation(by_kernels: ops.Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two tokens of texts of which one waits for a place no more variants: longer texts, past the end of a block,
+    in a cache of more parts, and others in their places."""
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled here")
+    model = from_config("qwen2", {**CONFIGS["qwen2"][1], "num_hidden_layers": 1})
+    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(fused_stack, "_alike", lambda body, layers: False)
+    places = [256, 512]
+    monkeypatch.setattr(plan, "cache_places", lambda longest, device, compiled: places[0])
+    found, settings = variants(monkeypatch), {"fixed": True, "kernels": by_kernels, "batch": 2, "slots": 2}
+    run(model, [prompt(60), prompt(9), prompt(5)], WATERMARKS["lefthash"], None, max_new_tokens=2, **settings)
+    before = set(found)
+    del places[0]
+    run(model, [prompt(62), prompt(11), prompt(7)], WATERMARKS["lefthash"], None, max_new_tokens=5, **settings)
+    assert {name for name, *_ in before} >= {"_layer_attention_kernel", "_product_kernel", "_decision_kernel"}
+    assert not found - before
