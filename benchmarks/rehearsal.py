@@ -79,7 +79,7 @@ def as_on_a_gpu(clock: Launches) -> Any:
         module.launch = clock.counted(module.launch)
     _ext.WHY_MISSING = "a GPU has no use for the CPU's layers"
     fused_layers.on_gpu = lambda tensor: True
-    fused_stack._alike = lambda body, layers: False  # all layers as one operator are a CPU's
+    fused_stack.runs_as_one = lambda body, layers: False  # all layers as one operator are a CPU's
     plan.will_capture = always_captured(plan.will_capture)
     product_tuner.tunable = lambda device: product_tuner.Device(torch.device("cpu"), NAME, 9, few=True)
     tuned.device_name = lambda device: NAME

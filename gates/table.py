@@ -46,8 +46,15 @@ GATES = (
     ),
     Gate(
         "rehearsal",
-        "all that a GPU will be asked, by the code that will ask it, with kernels interpreted",
-        (*LIBRARY, "benchmarks/*.py", "*/test_benchmarks.py", "*/test_kernel_step.py", "*/test_packed_weights.py"),
+        "all that a GPU will be asked, by the code that will ask it, kernels interpreted; and long benchmarks in small",
+        (
+            *LIBRARY,
+            "benchmarks/*.py",
+            "*/test_benchmarks.py",
+            "*/test_cuda_graph.py",
+            "*/test_kernel_step.py",
+            "*/test_packed_weights.py",
+        ),
         tools=("g++",),
         minutes=6,
     ),

@@ -41,8 +41,13 @@ def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("gpu_check")
 
 
+LONG = {"bench_floor", "bench_quantised"}  # of the demo model, and of its blocks
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMOKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.gate("rehearsal") if name in LONG else ()) for name in SMOKE]
+)
 def test_runs(name: str, tmp_path: Path, demo_tokenizer: object) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(FOLDER / f"{name}.py"), *SMOKE[name], "--out", str(out)]
@@ -105,7 +110,7 @@ def test_all_under_pytest_benchmark(tmp_path: Path) -> None:
     assert any(name.startswith("test_kernel[") for name in found) and (tmp_path / "generate_smoke.svg").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.gate("rehearsal")
 def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """What compute-sanitizer is given, here by the launchers themselves: every kernel of the folder, each result right.
 

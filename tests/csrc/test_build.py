@@ -31,7 +31,7 @@ def test_cuda_sources_compile() -> None:
 
 def test_a_short_run_of_the_fuzzer() -> None:
     script = Path(__file__).with_name("fuzz.py")
-    found = subprocess.run([sys.executable, str(script), "3"], capture_output=True, text=True, cwd=script.parent)
+    found = subprocess.run([sys.executable, str(script), "1"], capture_output=True, text=True, cwd=script.parent)
     assert found.returncode == 0, found.stdout + found.stderr[-2000:]
 
 

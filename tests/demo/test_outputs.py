@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from demo_run import shown
 from rich.cells import cell_len
 from rich.console import Console
 from tiny import save_tiny
@@ -195,12 +196,9 @@ def test_refusals(options: list[str], expected: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow(seconds=20)
-def test_the_real_demo(demo_model: Any, tmp_path: Path) -> None:
+def test_the_real_demo(demo_model: Any) -> None:
     """What README promises of `caw demo`: both marked texts are found, the plain one is not."""
-    file = tmp_path / "demo.html"
-    # the fixture has made sure that the model is there
-    result = CliRunner().invoke(app, ["demo", "--html", str(file)], env={"COLUMNS": "160"})
-    assert result.exit_code == 0, result.stderr
-    verdicts = re.findall(r"<dt>verdict</dt><dd[^>]*>([^<]*)</dd>", file.read_text(encoding="utf-8"))
+    made = shown()  # the fixture has made sure that the model is there
+    verdicts = re.findall(r"<dt>verdict</dt><dd[^>]*>([^<]*)</dd>", made.page)
     assert verdicts == ["no watermark found", "watermarked", "watermarked"]
-    assert "Traceback" not in result.stderr and "kept" in result.stdout
+    assert "Traceback" not in made.result.stderr and "kept" in made.result.stdout

