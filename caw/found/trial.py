@@ -93,10 +93,15 @@ def make_trial(
     return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits)
 
 
+def beyond_reach(watermark: Watermark, level: float, most_tokens: int) -> int:
+    """The fewest tokens of a text that is found at the level, where `most_tokens` are too few for it; else 0."""
+    fewest = fewest_for(watermark, level)
+    return fewest if fewest > most_tokens else 0
+
+
 def check_reach(watermark: Watermark, level: float, most_tokens: int) -> None:
     """Raise ValueError where no text of up to `most_tokens` tokens can reach the level."""
-    fewest = fewest_for(watermark, level)
-    if fewest > most_tokens:
+    if fewest := beyond_reach(watermark, level, most_tokens):
         raise ValueError(
             f"found_at={level:g} takes at least {fewest} tokens that count, got texts of up to {most_tokens}; allow "
             "more new tokens, or choose a greater found_at"

@@ -14,11 +14,10 @@ from caw.decoding.row_settings import RowLimits
 from caw.decoding.stopping import StopStrings
 from caw.decoding.workload import Workload
 from caw.detection.detector import Detector
-from caw.detection.statistics import fewest_for
 from caw.found.attempts import FoundTexts
 from caw.found.efforts import Effort, check_strong, efforts, greatest_factor, steered
 from caw.found.selection import Selection, weakest
-from caw.found.trial import Trial, check_markable
+from caw.found.trial import Trial, beyond_reach, check_markable
 from caw.models.facts import ModelFacts
 from caw.policies import Policy
 from caw.serve.contracts import LEVEL, Key, MarkKey
@@ -97,8 +96,7 @@ class Planned:
         """Raise ApiError where only a found text may leave, and none of `most` tokens can be found."""
         if not marking.strict or marking.found_at is None:
             return
-        fewest = fewest_for(self.watermark, marking.found_at)
-        if fewest > most:
+        if fewest := beyond_reach(self.watermark, marking.found_at, most):
             said = f"only found texts leave here, and one takes at least {fewest} tokens, got max_tokens {most}"
             raise ApiError(BAD, f"{said}; ask for more", code="unfound", parameter="max_tokens")
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from caw.triton_kernels.packed_weights_ref import FORMATS, FP8, INT4, INT8, unpack_weight_ref
 from caw.triton_kernels.small_linear_ref import product_ref
+from product_inputs import drawn
 
 from caw.models.packed import pack_weight
 from caw.testing import assert_close
@@ -16,19 +17,11 @@ ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.fl
 KINDS = {form.name: form for form in FORMATS.values()}
 
 
-def given(device, form, rows, size, outputs, dtype, biases=0, residual=False, gated=False):
+def given(device, form, rows, size, outputs, dtype, *rest):
     """Arguments of `product` with packed weights, and with the dense ones that they stand for."""
-    generator = torch.Generator().manual_seed(rows * 1000 + size)
-
-    def make(*shape):
-        return (torch.randn(*shape, generator=generator) / size**0.25).to(dtype).to(device)
-
-    width = outputs[0] if gated else sum(outputs)
-    packed = [pack_weight(make(o, size), form) for o in outputs]
-    rest = ([make(o) if biases >> i & 1 else None for i, o in enumerate(outputs)],
-            make(rows, width) if residual else None, gated)  # fmt: skip
-    x = make(rows, size)
-    return (x, packed, *rest), (x, [unpack_weight_ref(w, size, dtype) for w in packed], *rest)
+    x, dense, *others = drawn(device, rows, size, outputs, dtype, *rest)
+    packed = [pack_weight(weight, form) for weight in dense]
+    return (x, packed, *others), (x, [unpack_weight_ref(w, size, dtype) for w in packed], *others)
 
 
 # one of each kind; all of them are in the gate

@@ -5,23 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from caw.triton_kernels.small_linear_ref import product_ref
+from product_inputs import drawn
 
 from caw.testing import assert_close
 
 ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
-
-
-def given(device, rows, size, outputs, dtype, biases=0, residual=False, gated=False):
-    """biases: bit i, weight i has one."""
-    generator = torch.Generator().manual_seed(rows * 1000 + size)
-
-    def make(*shape):
-        return (torch.randn(*shape, generator=generator) / size**0.25).to(dtype).to(device)
-
-    width = outputs[0] if gated else sum(outputs)
-    return (make(rows, size), [make(o, size) for o in outputs],
-            [make(o) if biases >> i & 1 else None for i, o in enumerate(outputs)],
-            make(rows, width) if residual else None, gated)  # fmt: skip
 
 
 CASES = {
@@ -39,7 +27,7 @@ CASES = {
 def test_equals_the_reference(device, case):
     from caw.triton_kernels.small_linear import product
 
-    arguments = given(device, *CASES[case])
+    arguments = drawn(device, *CASES[case])
     actual, expected = product(*arguments), product_ref(*arguments)
     assert actual.dtype == expected.dtype and actual.is_contiguous()
     assert_close(actual, expected, ROWS[actual.dtype])
@@ -52,7 +40,7 @@ def test_a_row_has_the_same_bits_beside_any_others(device):
     """
     from caw.triton_kernels.small_linear import product, small_linear
 
-    x, weights, biases, _, _ = given(device, 40, 200, [48, 48], torch.float32, 0b11)
+    x, weights, biases, _, _ = drawn(device, 40, 200, [48, 48], torch.float32, 0b11)
     if device.type != "cuda":
         x, weights = (8 * x).round(), [(8 * weight).round() for weight in weights]
     whole, gated = product(x, weights, biases), product(x, weights, biases, gated=True)
