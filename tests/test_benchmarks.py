@@ -41,7 +41,7 @@ def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("gpu_check")
 
 
-LONG = {"bench_floor", "bench_quantised"}  # of the demo model, and of its blocks
+LONG = {"bench_floor", "bench_quantised", "bench_scaling"}  # of the demo model, of its blocks, of four axes
 
 
 @pytest.mark.slow

@@ -64,9 +64,9 @@ def test_mixed_rows_by_replays(llama: Any, watermark: str | None, monkeypatch: p
     assert any(step.graph is not None for step in made)
 
 
-@pytest.mark.parametrize("mark_eos", [True, False])
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("watermark", [None, "lefthash", "top_k", "scale"])
+@pytest.mark.parametrize(
+    "watermark, fixed, mark_eos", pairwise([None, "lefthash", "top_k", "scale"], [False, True], [True, False])
+)
 def test_rows_with_ends_of_their_own(llama: Any, watermark: str | None, fixed: bool, mark_eos: bool) -> None:
     """Other end tokens, none, more and fewer of them, and other minima."""
     chosen, policy = (WATERMARKS[watermark], POLICIES["window11"](llama)) if watermark else (None, None)
