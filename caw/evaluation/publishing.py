@@ -31,8 +31,8 @@ from caw.evaluation.metrics.judge import PERPLEXITY_FILE
 from caw.evaluation.metrics.scoring import Scorer
 from caw.evaluation.store import SCORES_FILE, Score, Store
 from caw.io import json_files
-from caw.io.columns import to_columns
-from caw.io.json_files import parse, read_json, read_lines, replace_file, small
+from caw.io.columns import small, to_columns
+from caw.io.json_files import parse, read_json, read_lines, replace_file
 
 CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
 AS_THEY_ARE = ("attacks.json", "config.yaml")

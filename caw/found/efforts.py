@@ -60,11 +60,12 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
         )
     greatest, base = greatest_factor(watermark, policy), edit_margin(watermark, policy, settings.edits)
     first = [Effort(0.0, 0.0)] if unmarked else []
-    numbers = range(1 - settings.best_of, 1 - settings.best_of + settings.max_attempts - len(first))
-    marked = [
+    count = settings.max_attempts - len(first)
+    weakest = 1 - min(settings.best_of, count)
+    numbers = range(weakest, weakest + count)
+    return first + [
         Effort(min(GROWTH**number, greatest), min(base + STEP * max(number, 0), MAX_MARGIN)) for number in numbers
     ]
-    return first + marked
 
 
 def check_strong(policy: Policy) -> None:

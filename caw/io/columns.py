@@ -1,4 +1,4 @@
-"""Objects of a file by column: numbers of one kind beside each other take a seventh to a third less after compression.
+"""Objects of a file by column: numbers of one kind beside each other take a tenth to a third less after compression.
 
 A text of JSON lines: {"fields": [the fields of lines of kind 0, of kind 1, ...]}, the kind of each line, then for each
 field, in the order in which they first come, its values in the lines that have it. Every line and the order of its
@@ -12,6 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
+def small(value: Any) -> str:
+    """JSON on one line, without spaces."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def to_columns(lines: Iterable[Mapping[str, Any]]) -> bytes:
     """Raises ValueError for NaN, infinity and half of a surrogate pair, which JSON and UTF-8 do not have."""
     kinds: dict[tuple[str, ...], int] = {}
@@ -22,17 +27,17 @@ def to_columns(lines: Iterable[Mapping[str, Any]]) -> bytes:
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
     made = ({"fields": list(kinds)}, kind_of, *columns.values())
-    texts = (json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for line in made)
-    return "".join(texts).encode("utf-8")
+    return "".join(small(line) + "\n" for line in made).encode("utf-8")
 
 
 def from_columns(content: bytes) -> list[dict[str, Any]]:
     """The lines again. Raises ValueError for anything that `to_columns` does not make."""
     try:
         lines, unread = _lines(*[json.loads(line) for line in content.splitlines()])
-    except (ValueError, TypeError, LookupError, StopIteration):
-        lines, unread = [], True
-    if unread:
+        same = not unread and to_columns(lines) == content
+    except (ValueError, TypeError, LookupError, StopIteration, RecursionError):
+        same = False
+    if not same:
         raise ValueError("expected columns of `caw evaluate run --publish`, found something else; publish it again")
     return lines
 

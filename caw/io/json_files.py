@@ -1,7 +1,8 @@
 """JSON files, and files of JSON lines, which may be kept by column and compressed: scores.jsonl, or scores.columns.xz.
 
 xz (`lzma` of the standard library; `xz -d` undoes it) makes half of the published scores of what gzip does; by column
-they are a seventh smaller than line by line, and answers a third. Older copies have compressed lines (scores.jsonl.xz).
+they are a tenth to a seventh smaller than line by line, and answers a third. Older copies have compressed lines
+(scores.jsonl.xz).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from caw.io.columns import from_columns
+from caw.io.columns import from_columns, small
 from caw.io.files import write_whole
 from caw.io.inputs import lines_of, read_bounded, too_long
 
@@ -154,11 +155,6 @@ def write_lists(path: Path, value: Mapping[str, Any]) -> None:
 
 def _entries(value: Any) -> str:
     return "[\n" + ",\n".join(map(small, value)) + "\n]" if isinstance(value, list) and value else small(value)
-
-
-def small(value: Any) -> str:
-    """JSON on one line, without spaces."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def replace_file(path: Path, content: bytes) -> None:

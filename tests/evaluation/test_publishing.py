@@ -65,9 +65,17 @@ def test_results_come_from_published_answers_and_scores(name: str) -> None:
             some = found[part]
             assert (some or not published[part]) and all(row in published[part] for row in some)
             found[part] = published[part]
-        assert {tuple(row[name] for name in ("model", "task", "watermark", "policy")) for row in published["rows"]} == {
+        named = ("model", "task", "watermark", "policy")
+        assert {tuple(row[name] for name in named) for row in published["rows"]} == {
             tuple(part or "none" for part in group) for group in made.groups
         }
+        marked = {plan.name: plan for plan in copy.plans() if plan.policy is not None}
+        of_scores = {
+            (*(getattr(marked[score.cell], part) for part in named), score.attack)
+            for score in copy.every_score()
+            if score.attack != "none" and score.cell in marked
+        }
+        assert {tuple(row[name] for name in (*named, "attack")) for row in published["attacked"]} == of_scores
     assert found == published
 
 

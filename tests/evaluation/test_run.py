@@ -12,8 +12,8 @@ import pytest
 import torch
 from evaluation.tiny_run import CELLS, runner, texts
 
+from caw.evaluation import manifest
 from caw.evaluation.attacks.attacker import Attacker
-from caw.evaluation.manifest import tested
 from caw.evaluation.run import Shard
 from caw.evaluation.store import Store
 from caw.evaluator import Evaluator, FeatureSpec
@@ -197,7 +197,7 @@ def test_policies_may_be_tested_each_in_its_own_way(made: dict[str, Any], tmp_pa
     soft_agreeing = {**policies["soft"], "found": {**found, "select": "unmarked-answer"}}
     agreeing = runner({**other, "policies": {**policies, "soft": soft_agreeing}}, tmp_path)
     plan = next(plan for plan in agreeing.config.plan() if plan.policy == "soft")
-    assert tested(agreeing.config, plan)["select"] == "unmarked-answer"
+    assert manifest.tested(agreeing.config, plan)["select"] == "unmarked-answer"
     assert isinstance(agreeing.config.settings(plan).select, Agreement)
     work.score()
     rows = {row["policy"]: row for row in Store(tmp_path).results["rows"]}

@@ -30,6 +30,17 @@ def test_candidates_end_at_the_policys_own_strength_and_attempts_go_beyond_it() 
     assert efforts(KGW, FIXED, Settings(found_at=1e-3, max_attempts=1)) == [Effort(1, 0)]
 
 
+@pytest.mark.parametrize(
+    ("attempts", "candidates", "numbers"), [(2, 2, [0]), (5, 5, [-3, -2, -1, 0]), (4, 2, [-1, 0, 1])]
+)
+def test_one_attempt_is_unmarked_and_the_others_reach_the_policys_own(
+    attempts: int, candidates: int, numbers: list[int]
+) -> None:
+    settings = Settings(found_at=1e-3, max_attempts=attempts, best_of=candidates)
+    made = efforts(KGW, FIXED, settings, unmarked=True)
+    assert [effort.factor for effort in made] == [0.0, *(pytest.approx(1.5**number) for number in numbers)]
+
+
 def test_a_race_goes_no_further_than_its_record() -> None:
     mark = caw.EXP(key=1, top_k=40)
     assert factors(mark, FIXED) == [1, 1.5, 2.25, 2.5]

@@ -33,6 +33,9 @@ def test_each_field_is_a_line() -> None:
     b"", b"[]", b"1", b'{"fields": 1}\n[]', b"{}\n[]", b"{", GOOD[:-3], GOOD.replace(b"[2,3]", b"[2]"), GOOD + b"[1]\n",
     GOOD.replace(b"[2,3]", b"[2,3,4]"), GOOD.replace(b"[0,1]", b"[0,2]"), GOOD.replace(b"[0,1]", b"[0,-1]"),
     GOOD.replace(b"[2,3]", b'"23"'), GOOD.replace(b"[2,3]\n", b""), GOOD.replace(b'["b"]', b"7"),
+    GOOD.replace(b'["b"]', b'"b"'),
+    GOOD.replace(b"[0,1]", b"[0.0,1]"), GOOD.replace(b"[1]", b"[NaN]"), b'{"fields":[["a","a"]]}\n[0]\n[1,2]\n',
+    GOOD.replace(b"[1]", b"[" + b"[" * 100_000 + b"]" * 100_000 + b"]"),
 ])  # fmt: skip
 def test_anything_else_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"expected columns of .*; publish it again"):
