@@ -33,7 +33,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "options, kernels",
     [
-        (["--capability", "90", "--checked"], 165),
+        (["--capability", "90", "--checked"], 195),
         (["--capability", "80", "100", "--few"], 74),
         (["--capability", "80", "90", "100", "--trials"], 154),
     ],
