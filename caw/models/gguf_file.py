@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from caw.io.show import shown
 from caw.ops_ref.block_types import BLOCK_TYPES
 
 STRING, ARRAY = 8, 9
@@ -88,10 +89,16 @@ class GGUFFile:
         return found if isinstance(found, str) else ""
 
     def check_layers(self) -> None:
-        """Raise ValueError where its settings speak of layers that its tensors cannot be; others make them all."""
-        layers = self.settings.get(f"{self.architecture}.block_count", 1)
-        if not isinstance(layers, int) or not 0 < layers <= len(self.tensors):
-            raise self._broken(f"{layers!r} layers of {len(self.tensors)} tensors")
+        """Raise ValueError unless its tensors are those of as many layers as its settings speak of, numbered from 0.
+
+        Others make every layer that the settings speak of, of random numbers where there are no tensors.
+        """
+        layers = self.settings.get(f"{self.architecture}.block_count")
+        held = {name.split(".")[1] for name in self.tensors if name.startswith("blk.")}
+        # their count first, since what the settings say may be thousands of millions
+        if type(layers) is not int or not layers or len(held) != layers or held != set(map(str, range(layers))):
+            numbers = ", ".join(sorted(held, key=lambda number: (len(number), number)))
+            raise self._broken(f"a block count of {shown(layers)} and tensors of layers {shown(numbers or 'none')}")
 
     def why_not_blocks(self) -> str:
         """Why its blocks cannot be computed with as they are; empty if they can."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def test_a_file_of_a_vocabulary_alone_gives_its_tokenizer(tmp_path: Path, cache:
     writer.write_kv_data_to_file()
     writer.close()
     assert load_tokenizer(path)("ab", add_special_tokens=False)["input_ids"] == [3]
-    with pytest.raises(ValueError, match="expected a whole GGUF file, found 32 layers of 0 tensors"):
+    with pytest.raises(ValueError, match="whole GGUF file, found a block count of 32 and tensors of layers 'none'"):
         caw.load_model(path, device="cpu", dtype="float32")
 
 
@@ -222,6 +223,7 @@ def test_loading_a_changed_file_gives_a_model_or_one_sentence(
 
 LIES = {
     "layers": (b"llama.block_count", struct.pack("<II", UINT32, 2**31 - 1)),
+    "two layers more": (b"llama.block_count", struct.pack("<II", UINT32, 3)),
     "heads": (b"llama.attention.head_count", struct.pack("<II", UINT32, 0)),
     "width": (b"llama.embedding_length", struct.pack("<II", UINT32, 2**32 - 1)),
 }
@@ -232,7 +234,7 @@ LIES = {
 def test_settings_that_do_not_fit_the_tensors_are_refused_soon(
     lie: str, options: dict[str, str], sound: tuple[bytes, int], tmp_path: Path, cache: Path
 ) -> None:
-    """Two thousand million layers would be made one by one."""
+    """Two thousand million layers would be made one by one; two would be made, of random numbers."""
     key, value = LIES[lie]
     whole, path = sound[0], tmp_path / "lie.gguf"
     place = whole.index(text(key)) + 8 + len(key)
@@ -240,6 +242,26 @@ def test_settings_that_do_not_fit_the_tensors_are_refused_soon(
     with pytest.raises(ValueError) as caught:
         caw.load_model(path, device="cpu", **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "count,held,fits",
+    [(2, (0, 1), True), (1, (0, 1), False), (3, (0, 1), False), (2, (0, 2), False), (2, ("0", "00"), False),
+     (0, (), False), (None, (0,), False)],
+)  # fmt: skip
+def test_layers_are_those_that_the_tensors_have(
+    count: int | None, held: tuple[int | str, ...], fits: bool, tmp_path: Path
+) -> None:
+    says = [] if count is None else [setting(b"llama.block_count", UINT32, struct.pack("<I", count))]
+    tensors = [tensor(f"blk.{number}.t".encode(), (4,), offset=32 * at) for at, number in enumerate(held)]
+    path = tmp_path / "layers.gguf"
+    path.write_bytes(
+        file_of(setting(b"general.architecture", STRING, text(b"llama")), *says, *tensors, tensors=len(tensors))
+    )
+    with (
+        nullcontext() if fits else pytest.raises(ValueError, match=f"a block count of {count} and tensors of layers '")
+    ):
+        GGUFFile(path).check_layers()
 
 
 @pytest.mark.parametrize("case", ["endless list of texts", "product of 2^64", "one place twice"])
