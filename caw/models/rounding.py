@@ -21,19 +21,33 @@ def quantise(model: Any, weights: str) -> Any:
     """The model with linear layers and embeddings of whole blocks quantised, in place; "int8" or "int4".
 
     Equal tables stay one. The rest becomes float32, layers whose rows are no multiple of 32 among it. A matrix is read
-    4096 rows at a time and let go, so that a model in mapped files never lies in memory whole.
+    4096 rows at a time and let go before the next, so that memory never holds all of them beside their blocks.
     """
-    done: dict[int, torch.Tensor] = {}
     pages = HugePages()
-    for name, module in list(model.named_modules()):
-        if type(module) not in (torch.nn.Linear, torch.nn.Embedding) or module.weight.shape[1] % UNIT:
-            continue
-        weight = module.weight
-        outputs, inputs = weight.shape
-        if weight.data_ptr() not in done:
-            kind = Q8_0 if weights == "int8" or isinstance(module, torch.nn.Embedding) else Q4_1
-            done[weight.data_ptr()] = pages.pack(blocks_of(weight.data, kind), kind)
-        packed, bias = done[weight.data_ptr()], getattr(module, "bias", None)
+    for names in _matrices(model):
+        _replace(model, names, weights, pages)
+    model.config.dtype = torch.float32
+    return model.float()
+
+
+def _matrices(model: Any) -> list[list[str]]:
+    """Names of the layers to round, those of one matrix together; no layer, which would keep its matrix alive."""
+    found: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        if type(module) in (torch.nn.Linear, torch.nn.Embedding) and not module.weight.shape[1] % UNIT:
+            found.setdefault(module.weight.data_ptr(), []).append(name)
+    return list(found.values())
+
+
+def _replace(model: Any, names: list[str], weights: str, pages: HugePages) -> None:
+    """Put blocks in the place of these layers, which have one matrix."""
+    first = model.get_submodule(names[0])
+    outputs, inputs = first.weight.shape
+    kind = Q8_0 if weights == "int8" or isinstance(first, torch.nn.Embedding) else Q4_1
+    packed = pages.pack(blocks_of(first.weight.data, kind), kind)
+    for name in names:
+        module = model.get_submodule(name)
+        bias = getattr(module, "bias", None)
         made = (
             QuantisedEmbedding(packed, outputs, inputs)
             if isinstance(module, torch.nn.Embedding)
@@ -41,8 +55,6 @@ def quantise(model: Any, weights: str) -> Any:
         )
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, made)
-    model.config.dtype = torch.float32
-    return model.float()
 
 
 def blocks_of(weight: torch.Tensor, kind: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,9 +155,30 @@ def test_other_models_are_rounded_while_they_load(weights: str, folder: Path) ->
     assert len(text.sequences[0]) > 0
 
 
+def test_a_matrix_is_let_go_before_the_next_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that two layers share is one, and goes with the first."""
+    model = copy.deepcopy(build("llama"))
+    model.lm_head.weight = model.model.embed_tokens.weight
+    tables = [m.weight for m in model.modules() if type(m) in (torch.nn.Linear, torch.nn.Embedding)]
+    tables = [weight for weight in tables if weight.shape[1] % 32 == 0]
+    dense, alive = [weakref.ref(weight) for weight in set(tables)], []
+    assert len(dense) == len(tables) - 1 > 10
+    del tables
+    blocks_of = rounding.blocks_of
+
+    def counted(weight: torch.Tensor, kind: int) -> torch.Tensor:
+        alive.append(sum(each() is not None for each in dense))
+        return blocks_of(weight, kind)
+
+    monkeypatch.setattr(rounding, "blocks_of", counted)
+    rounding.quantise(model, "int4")
+    assert alive == list(range(len(dense), 0, -1)) and not any(each() is not None for each in dense)
+    assert model.lm_head.packed.data_ptr() == model.model.embed_tokens.packed.data_ptr()
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
 def test_a_model_is_rounded_from_its_own_precision(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As float32 it was in memory whole: 827 MB for the demo model in bfloat16, 310 MB where its files stay mapped.
+    """In that its files stay mapped; as float32 it would be in memory whole.
 
     Gemma makes a number in the precision that it is loaded in, so that one is loaded in float32 after all.
     """
