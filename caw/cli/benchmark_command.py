@@ -13,7 +13,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
 from caw.cli.product_tuner_output import tune_products
-from caw.cli.quantised_option import prepare_place, quantised_option
+from caw.cli.quantised_option import FLAG, prepare_place, quantised_option
 from caw.cli.step_model_output import model_of_step as show_model_of_step
 from caw.cli.step_times_output import time_steps
 from caw.cost.shapes import SHAPES
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from caw.cost.compare import Change
 
 CASES, OUTPUT = "Cases", "Output"
+WEIGHTS = "--weights"
+BOTH = f"{FLAG}/{WEIGHTS}"  # whichever was given
 MODES_HELP = (
     "WATERMARK[+POLICY[/BRANCHING]] of plain, kgw, unigram, exp with entropy or caw; compiled-torch, transformers, "
     "transformers-static, transformers-kgw, markllm-kgw and as-...-kgw; default; all."
@@ -90,7 +92,7 @@ def benchmark(
     ] = False,
     weights: Annotated[
         str | None,
-        quantised_option(CASES, "--weights", remark=" With --shapes, and for the last three, what a GPU takes."),
+        quantised_option(CASES, WEIGHTS, remark=" With --shapes, and for the last three, what a GPU takes."),
     ] = None,
 ) -> None:  # fmt: skip
     """Measure what watermarking costs on this machine.
@@ -183,10 +185,10 @@ def _place(
 ) -> str:
     """The device to measure on, where these weights can be had."""
     if shapes is None:
-        return prepare_place(model, device, threads, dtype, weights)
+        return prepare_place(model, device, threads, dtype, weights, BOTH)
     place = opt.prepare_device(device, threads)
     if weights is not None and not place.startswith("cuda"):
-        raise ValueError(f"--quantised with --shapes is for a GPU, found {place}; name a --model instead of shapes")
+        raise ValueError(f"{BOTH} with --shapes is for a GPU, found {place}; name a --model instead of shapes")
     return place
 
 

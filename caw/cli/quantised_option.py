@@ -23,14 +23,17 @@ def quantised_option(title: str = RUNNING, *more: str, remark: str = "") -> Any:
 Quantised = Annotated[str | None, quantised_option()]
 
 
-def prepare_place(model: str, device: str | None, threads: int | None, dtype: str, quantised: str | None) -> str:
+def prepare_place(
+    model: str, device: str | None, threads: int | None, dtype: str, quantised: str | None, flag: str = FLAG
+) -> str:
     """The device that a model runs on, as `prepare_device` says; a CPU for blocks of a file if none is named.
 
     Raises ValueError or ImportError, before anything is loaded, for weights that this model cannot have there.
+    flag: what the command calls them.
     """
     place = prepare_device(device or ("cpu" if quantised in FILE_WEIGHTS else None), threads)
     if quantised is not None:
         import torch
 
-        check_quantised(quantised, file_or_folder(model), torch.device(place), dtype, FLAG)
+        check_quantised(quantised, file_or_folder(model), torch.device(place), dtype, flag)
     return place

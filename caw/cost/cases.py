@@ -19,8 +19,10 @@ from caw.cost.modes import DRAFTS, OTHERS, PLAIN, Job, call_of, check_modes
 from caw.cost.subjects import SHAPES, Subject, load_subject, make_prompts
 from caw.cost.timing import Call, Made, Summary, Times, clock_for, measure, ratios, scaled, short_run, whole_rounds
 from caw.defaults import THETA
+from caw.io.show import shown
 from caw.models import DEMO_MODEL
 from caw.models.facts import position_limit
+from caw.models.quantised_choice import FILE_WEIGHTS, GPU_WEIGHTS
 
 KIND = "caw benchmark"
 Report = Callable[[str], None]
@@ -39,7 +41,7 @@ class BenchmarkSettings:
         batches, prompts: each batch with each prompt length (tokens) is a case. tokens: new ones, per sequence.
         candidates: candidate slots with which the look-ahead of EXP is repeated.
         rounds: repetitions of a case; max_seconds: none is begun after that. theta, beta: of the capacity policy
-            (beta None = its own default). weights: as `caw.load_model` takes them.
+            (beta None = its own default). weights: as `caw.load_model` takes them; with shapes those of a GPU alone.
         memory: measure peak memory too (on a CPU in a fresh process per mode).
         allow_differences: go on where modes that must give the same tokens do not; the report says so.
 
@@ -68,6 +70,13 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         if self.shapes is not None and self.shapes not in SHAPES:
             raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, got {self.shapes!r}; choose one of these")
+        known = GPU_WEIGHTS if self.shapes is not None else (*FILE_WEIGHTS, *GPU_WEIGHTS)
+        if self.weights is not None and self.weights not in known:
+            kind = "a model" if self.shapes is None else "shapes"
+            raise ValueError(
+                f"weights of {kind} must be one of {', '.join(known)}, got {shown(self.weights)}; leave them out for "
+                "plain numbers"
+            )
         for name in ("batches", "prompts", "candidates"):
             values = getattr(self, name)
             if not values and name != "candidates":

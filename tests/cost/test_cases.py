@@ -185,6 +185,11 @@ def test_modes_are_checked() -> None:
         ({"prompts": (1,)}, "prompts"),
         ({"shapes": "gpt"}, "shapes must be one of"),
         ({"theta": 1.5}, "theta"),
+        ({"weights": "file"}, "weights of shapes must be one of fp8, int8, int4, got 'file'"),
+        (
+            {"weights": "int3", "shapes": None},
+            "weights of a model must be one of file, file-fast, fp8, int8, int4",
+        ),
     ],
 )
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:

@@ -153,6 +153,13 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     ]
     assert f"plain: {rows[0]['launches']} launches" in done.stdout and "on h100: not measured" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
-    for options, words in (["--model-of-step", "x"], "device must be one of"), (["--weights", "fp8"], "is for a GPU"):
+    for options, words in (
+        (["--model-of-step", "x"], "device must be one of"),
+        (["--weights", "fp8"], "--quantised/--weights='fp8' is for a GPU"),
+        (
+            ["--weights", "fp8", "--shapes", "tiny", "--device", "cpu"],
+            "/--weights with --shapes is for a GPU",
+        ),
+    ):
         wrong = CliRunner().invoke(app, ["benchmark", *options], env={"CAW_TRACEBACK": "", "COLUMNS": "200"})
         assert wrong.exit_code == 2 and words in wrong.stderr
