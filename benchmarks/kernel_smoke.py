@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from caw.triton_kernels.commit_kv_ref import commit_step_ref
 from caw.triton_kernels.decision_step_ref import decision_step_ref
-from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref
+from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref, drafted_layer_ref, family_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import (
     GREEN,
     RACE_SCALE,
@@ -32,6 +32,7 @@ from caw.triton_kernels.packed_weights_ref import (
 )
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_values_ref import race_values_ref
+from caw.triton_kernels.rms_norm_ref import rms_norm_ref
 from caw.triton_kernels.sampling_noise_ref import sampling_noise_ref
 from caw.triton_kernels.sibling_attention_ref import (
     drafted_attention_ref,
@@ -121,6 +122,27 @@ def layer(
     arguments = [*given, 1, lengths, *rest, window, None if rows is None else torch.tensor(rows)]
     made = changed(ops.decoder_layer), changed(decoder_layer_ref)
     return f"decoder_layer {name} T={size}{'' if rows is None else ' packed'}", *made, arguments, row
+
+
+def family_layer(dtype: torch.dtype, size: int, family: str, turned: int, head_norms: bool = False) -> Made:
+    """As `layer`, of a family that does something otherwise; of a head's 80 dimensions `turned` are rotated."""
+    _, _, _, (x, cos, sin, *given, weights, biases, eps, scale, window, _), row = layer(dtype, size)
+    after = [torch.rand(x.shape[2]).to(dtype) for _ in range(2 if family == "gemma2" else 0)]
+    weights = [*(weights if head_norms else weights[:9]), *after]
+    rotated = [table[..., : turned // 2].repeat(1, 1, 2) for table in (cos, sin)]
+    arguments = [x, *rotated, *given, weights, biases, eps, scale, family, 3.0, 0, window]
+
+    def changed(op: Any) -> Callable[..., Any]:
+        return lambda *given: [op(*given), given[5], given[6]]
+
+    name = f"family_layer {family} {str(dtype).removeprefix('torch.')} T={size} {turned} rotated"
+    return name, changed(ops.family_layer), changed(family_layer_ref), arguments, row
+
+
+def norm(dtype: torch.dtype, width: int, offset: float) -> Made:
+    given = [torch.randn(2, 3, width).to(dtype), torch.randn(width).to(dtype), 1e-5, offset]
+    row = "float32" if dtype == torch.float32 else "attention/" + str(dtype).removeprefix("torch.")
+    return f"rms_norm {width} wide {dtype} offset {offset}", ops.rms_norm, rms_norm_ref, given, row
 
 
 def linear(rows: int, dtype: torch.dtype) -> Made:
@@ -289,4 +311,7 @@ def small_calls() -> Sequence[Made]:
         decision(True), decision(False),
         *[ladder(*kind) for kind in ((GREEN, 1, 6.0), (SELFHASH, 3, 6.0), (RACE_TOP_K, 4, 20.0), (RACE_SCALE, 4, 1.0))],
         known_race(20.0, False), known_race(1.0, True), *draws(),
+        family_layer(HALF, SPLIT, "gemma2", 80, head_norms=True), family_layer(torch.float32, 60, "gemma", 80),
+        family_layer(HALF, 60, "llama", 32), family_layer(torch.float32, SPLIT, "gemma2", 32),
+        norm(torch.float32, 1, 1.0), norm(torch.bfloat16, 997, 0.0), norm(HALF, 70, 1.0),
     ]  # fmt: skip

@@ -123,14 +123,17 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
     modules = [importlib.import_module(f"caw.triton_kernels.{name}") for name in names]
     modules = [module for module in modules if hasattr(module, "launch") and module.__name__[-9:] != "launching"]
     launched: set[tuple[str, str]] = set()
-    ways: set[tuple[str, bool]] = set()
+    ways: set[tuple[str, str, Any]] = set()  # kernel, what it is told, how
+    told = ("FUSED", "HAS_ROWS", "SCALE", "GELU", "HAS_RESIDUAL", "HAS_NEXT", "HAS_NORM", "HAS_SOFTCAP", "offset")
 
     def noting(module: Any) -> Any:
         real = module.launch
 
         def launch(kernel: Any, grid: Any, arguments: Any, **options: Any) -> None:
             launched.add((module.__name__, kernel.fn.__name__))
-            ways.update((name, arguments[name]) for name in ("FUSED", "HAS_ROWS", "SCALE") if name in arguments)
+            ways.update((kernel.fn.__name__, name, arguments[name]) for name in told if name in arguments)
+            if "ROTATED" in arguments:
+                ways.add((kernel.fn.__name__, "a part rotated", arguments["ROTATED"] < arguments["D"]))
             real(kernel, grid, arguments, **options)
 
         return launch
@@ -144,7 +147,13 @@ def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPat
         assert bench.checked(case)[1] == {}, case.name
     there = {(m.__name__, name) for m in modules for name in vars(m) if name.endswith("_kernel")}
     assert launched == there and len(there) > 10
-    assert {("FUSED", True), ("FUSED", False), ("HAS_ROWS", True), ("SCALE", True), ("SCALE", False)} <= ways
+    found = {(name, way) for _, name, way in ways}
+    assert {("FUSED", True), ("FUSED", False), ("HAS_ROWS", True), ("SCALE", True), ("SCALE", False)} <= found
+    for kernel, *names in (("_norm_kernel", "HAS_RESIDUAL", "HAS_NEXT"), ("_product_kernel", "GELU", "HAS_RESIDUAL"),
+                           ("_layer_attention_kernel", "HAS_NORM", "HAS_SOFTCAP", "a part rotated")):  # fmt: skip
+        assert {(kernel, name, way) for name in names for way in (True, False)} <= ways
+    for kernel in ("_norm_kernel", "_layer_attention_kernel"):
+        assert {(kernel, "offset", 0.0), (kernel, "offset", 1.0)} <= ways
     assert smoke.small_calls()[0][0] == "sibling_attention float16 T=60 "
 
 

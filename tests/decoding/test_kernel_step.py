@@ -165,10 +165,13 @@ def test_tokens_of_kernels_in_the_interpreter(
     settings: dict[str, Any] = {"max_new_tokens": 2 if name == "llama" else 4, "slots": 2, **SAMPLING[sampling]}
     prompts = [prompt(7, 1), prompt(2, 2)]
     expected = run(model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
-    calls = as_on_a_gpu(monkeypatch) if name in ("gemma2", "phi3") else {"none"}
+    families = {"gemma2": {"gemma2"}, "phi3": {"llama"}}
+    calls = as_on_a_gpu(monkeypatch) if name in families else set()
     actual = run(model, prompts, chosen, policy, fixed=True, kernels=by_kernels, **settings)
-    assert actual.tokens == expected.tokens and calls
+    assert actual.tokens == expected.tokens
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
+    if name in families:
+        assert calls == families[name], "layers run whole"
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -192,11 +195,13 @@ def test_tokens_of_drafted_steps_in_the_interpreter(
     settings: dict[str, Any] = {"max_new_tokens": 5 if name == "qwen2" else 4, "slots": 2}
     prompts, policy = [prompt(7, 1), prompt(2, 2)], capacity_policy(model)
     expected = run(model, prompts, WATERMARKS[watermark], policy, fixed=False, kernels=ops.references(), **settings)
-    calls = as_on_a_gpu(monkeypatch) if name == "gemma2" else {"none"}
+    calls = as_on_a_gpu(monkeypatch) if name == "gemma2" else set()
     drafter = Knowing(list(zip(prompts, expected.tokens, strict=True)), ["right", "last wrong"])
     actual = run(model, prompts, WATERMARKS[watermark], policy, fixed=True, kernels=by_kernels, speculate=drafter,
                  **settings)  # fmt: skip
-    assert actual.tokens == expected.tokens and calls
+    assert actual.tokens == expected.tokens
+    if name == "gemma2":
+        assert calls == {"gemma2"}, "layers run whole"
     assert [(t.candidates, t.choice) for t in actual.traces] == [(t.candidates, t.choice) for t in expected.traces]
     assert sum(trace.drafts.accepted for trace in actual.traces) > 0
 
@@ -253,7 +258,7 @@ def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     return found
 
 
-@pytest.mark.slow
+@REHEARSAL
 def test_nothing_is_compiled_in_mid_generation(by_kernels: ops.Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     """After two tokens of texts of which one waits for a place no more variants: longer texts, past the end of a block,
     in a cache of more parts, and others in their places."""
@@ -261,13 +266,13 @@ def test_nothing_is_compiled_in_mid_generation(by_kernels: ops.Ops, monkeypatch:
         pytest.skip("kernels are compiled here")
     model = from_config("qwen2", {**CONFIGS["qwen2"][1], "num_hidden_layers": 1})
     as_on_a_gpu(monkeypatch)
-    monkeypatch.setattr(fused_stack, "_alike", lambda body, layers: False)
+    monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
     places = [256, 512]
     monkeypatch.setattr(plan, "cache_places", lambda longest, device, compiled: places[0])
     found, settings = variants(monkeypatch), {"fixed": True, "kernels": by_kernels, "batch": 2, "slots": 2}
     run(model, [prompt(60), prompt(9), prompt(5)], WATERMARKS["lefthash"], None, max_new_tokens=2, **settings)
     before = set(found)
     del places[0]
-    run(model, [prompt(62), prompt(11), prompt(7)], WATERMARKS["lefthash"], None, max_new_tokens=5, **settings)
+    run(model, [prompt(63), prompt(11), prompt(7)], WATERMARKS["lefthash"], None, max_new_tokens=3, **settings)
     assert {name for name, *_ in before} >= {"_layer_attention_kernel", "_product_kernel", "_decision_kernel"}
     assert not found - before

@@ -1,0 +1,82 @@
+"""Norms of rows against their reference in float64: widths, offsets, a sum before and a norm after, wrong input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from caw.triton_kernels.rms_norm_ref import rms_norm_ref
+
+from caw.testing import assert_close
+
+ROWS = {torch.float32: "float32", torch.bfloat16: "attention/bfloat16", torch.float16: "attention/float16"}
+EPS = 1e-5
+CASES = {  # shape, added to the weights, dtype
+    "one number": ((1,), 0.0, torch.float32),
+    "a prime": ((3, 37), 1.0, torch.float32),
+    "no power of two": ((2, 2, 600), 0.0, torch.bfloat16),
+    "a power of two": ((5, 64), 1.0, torch.float16),
+    "no rows": ((0, 8), 1.0, torch.float32),
+}
+
+
+def drawn(device, shape, dtype, count):
+    """Rows and weights, so many of each."""
+    torch.manual_seed(1)
+    rows = [(3 * torch.randn(shape)).to(device, dtype) for _ in range(count)]
+    return rows, [torch.randn(shape[-1]).to(device, dtype) for _ in range(count)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_reference(device, case):
+    from caw.triton_kernels.rms_norm import rms_norm
+
+    shape, offset, dtype = CASES[case]
+    (x,), (weight,) = drawn(device, shape, dtype, 1)
+    before = x.clone()
+    actual, expected = rms_norm(x, weight, EPS, offset), rms_norm_ref(x.double(), weight.double(), EPS, offset)
+    assert actual.dtype == dtype and actual.shape == shape and torch.equal(x, before)
+    assert_close(actual, expected.to(dtype), ROWS[dtype])
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_sums_and_the_norm_after_them(device, offset):
+    """The second norm is of the sum as it was rounded."""
+    from caw.triton_kernels.rms_norm import added, added_and_normed
+
+    (x, residual), (weight, following) = drawn(device, (3, 37), torch.float16, 2)
+    expected = residual.double() + rms_norm_ref(x.double(), weight.double(), EPS, offset)
+    total, out = added_and_normed(x, weight, residual, following, EPS, offset)
+    assert torch.equal(total, added(x, weight, residual, EPS, offset))
+    assert_close(total, expected.half(), ROWS[x.dtype])
+    assert_close(out, rms_norm_ref(total, following, EPS, offset), ROWS[x.dtype])
+
+
+@pytest.mark.parametrize("count", [1, 256, 300])
+def test_counters_are_cleared_and_nothing_beyond_them(device, count):
+    from caw.triton_kernels.rms_norm import normed
+
+    (x,), (weight,) = drawn(device, (2, 5), torch.float32, 1)
+    counters = torch.full((count + 9,), 7, dtype=torch.int32, device=device)
+    normed(x, weight, EPS, 0.0, counters[:count])
+    assert (counters[:count] == 0).all() and (counters[count:] == 7).all()
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"x": torch.zeros(8, 2).T}, "x must be contiguous"),
+        ({"x": torch.zeros(2, 0)}, "x must be 1 to 16384 wide, got 0"),
+        ({"x": torch.zeros(1, 16385)}, "x must be 1 to 16384 wide, got 16385"),
+        ({"x": torch.tensor(1.0)}, "x must be 1 to 16384 wide, got 0"),
+        ({"x": torch.zeros(2, 8).double()}, "x must be bfloat16 or float16 or float32, got float64"),
+        ({"weight": torch.zeros(7)}, r"weight must have shape \[8\]"),
+        ({"weight": torch.zeros(8).half()}, "weight must be float32"),
+        ({"weight": torch.zeros(16)[::2]}, "weight must be contiguous"),
+    ],
+)
+def test_wrong_input_is_named(device, change, words):
+    from caw.triton_kernels.rms_norm import rms_norm
+
+    given = {"x": torch.zeros(2, 8), "weight": torch.zeros(8), **change}
+    with pytest.raises((TypeError, ValueError), match=words):
+        rms_norm(*(given[name].to(device) for name in ("x", "weight")), EPS)
