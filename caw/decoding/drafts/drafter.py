@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,9 @@ from typing import Protocol, runtime_checkable
 class Guess:
     """tokens: what may come, in order. trust: a small number, greater for better reasons to think so (the length of a
     match); how often guesses of equal trust were right decides which one is followed, and how far. originals: of each
-    token the original one at its place, where the policy looks ahead and the drafter expects marks; () = the same."""
+    token the original one at its place, where the drafter expects marks; () = the same. They are read where the policy
+    looks ahead and steps are not captured; what one of the two lists has more than the other is then left out.
+    """
 
     tokens: Sequence[int] = ()
     trust: int = 0
@@ -26,6 +28,20 @@ class Follower(Protocol):
 
     def after(self, token: int, most: int) -> Guess:
         """What may follow if `token` is next, at most `most` tokens; changes nothing."""
+
+
+@runtime_checkable
+class Foreseer(Follower, Protocol):
+    """A follower that knows which candidate to go on behind. It is asked where the policy looks ahead and steps are not
+    captured; `after` elsewhere."""
+
+    def among(self, candidates: Sequence[int], most: int, choose: Callable[[float], int]) -> tuple[int, Guess]:
+        """(number of the candidate of the next place that is expected, what may follow that one, at most `most`
+        tokens); changes nothing.
+
+        choose: the candidate, by its number, that a strength of the policy would choose: by the text's own key, and
+        times its own strength factor. A number that no candidate has stands for no guess.
+        """
 
 
 @runtime_checkable

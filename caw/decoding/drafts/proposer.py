@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
-from caw.decoding.drafts.drafter import Drafter, Follower, Guess
-from caw.decoding.drafts.small_model import ForeseeingFollower
+from caw.decoding.drafts.drafter import Drafter, Follower, Foreseer, Guess
 from caw.decoding.drafts.width import Width
 from caw.decoding.forward.draft_tree import Chain
 from caw.decoding.sequence import ActiveSequence
@@ -18,11 +17,12 @@ ROOTS = 2  # candidates behind which a guess is looked for; the others are hardl
 class Proposer:
     """Follows the texts of a batch.
 
-    drafter: what guesses. width: how far guesses are followed. vocab_size: ids from there on are no tokens.
+    drafter: what guesses. width: how far guesses are followed. vocab_size: ids from there on are no tokens. beside:
+    whether forwards have room for the original tokens of a draft; those of a guess are dropped where they have none.
     """
 
-    def __init__(self, drafter: Drafter, width: Width, vocab_size: int) -> None:
-        self.drafter, self.width, self.vocab_size = drafter, width, vocab_size
+    def __init__(self, drafter: Drafter, width: Width, vocab_size: int, beside: bool = False) -> None:
+        self.drafter, self.width, self.vocab_size, self.beside = drafter, width, vocab_size, beside
         self.costly = getattr(drafter, "cost", 0.0) > 0
         self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
 
@@ -36,7 +36,7 @@ class Proposer:
     ) -> tuple[Chain, int]:
         """(a draft behind one of the candidates of the next position, its trust); batch, saves: see `Width.of`.
 
-        choose: which candidate a strength would choose; None = candidate 0 whatever it is.
+        choose: see `Foreseer`; None = candidate 0 whatever the strength is.
 
         Never longer than what the text may still have behind that position.
         """
@@ -46,13 +46,13 @@ class Proposer:
         if most < 1 or not candidates:
             return Chain(), 0
         follower = self._follower(sequence)
-        if isinstance(follower, ForeseeingFollower) and choose is not None:
+        if choose is not None and isinstance(follower, Foreseer):
             root, guess = follower.among(candidates, most, choose)
-            return self._cut(root, guess, most), guess.trust
-        guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
-        root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
-        guess = guesses[root]
-        if not guess.tokens:
+        else:
+            guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
+            root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
+            guess = guesses[root]
+        if not guess.tokens or not 0 <= root < len(candidates):
             return Chain(), 0
         return self._cut(root, guess, min(most, self.width.of(guess.trust, batch, saves))), guess.trust
 
@@ -76,11 +76,12 @@ class Proposer:
         return (self.width.share(guess.trust), guess.trust) if guess.tokens else (-math.inf, 0)
 
     def _cut(self, root: int, guess: Guess, most: int) -> Chain:
-        """The first tokens of a guess, up to one that the model does not have."""
-        pairs = list(zip(guess.tokens, guess.originals or guess.tokens, strict=True))[:most]
+        """The first tokens of a guess, up to one that the model does not have, with originals where there is room."""
+        expected = guess.originals if self.beside else ()
+        pairs = list(zip(guess.tokens, expected or guess.tokens, strict=False))[:most]
         wrong = next((at for at, pair in enumerate(pairs) if not all(map(self._has, pair))), len(pairs))
         tokens, originals = [token for token, _ in pairs[:wrong]], [original for _, original in pairs[:wrong]]
-        return Chain(root, tokens, originals if guess.originals else ())
+        return Chain(root, tokens, originals if expected else ())
 
     def _has(self, token: int) -> bool:
         return 0 <= token < self.vocab_size

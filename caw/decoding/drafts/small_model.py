@@ -1,7 +1,8 @@
 """Drafts by a smaller model of the same vocabulary, which decodes a few tokens ahead.
 
-It climbs the same ladder under the same key, so it expects marked tokens too; under a policy that looks ahead with what
-the evaluator says of its own distributions (`ForeseeingFollower`).
+It climbs the ladder of the call's watermark, under its key, so it expects marked tokens too; under a policy that looks
+ahead with what the evaluator says of its own distributions (`ForeseeingFollower`). A drafter is told nothing of texts
+that have a key or a strength factor of their own: of these it knows the one place whose candidates it is asked about.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from caw.watermarks.base import MISSING
 
 ROOM = 256  # places by which a cache grows
 CARRIED = 4  # candidates that it looks behind at most
-RIGHT = 0.6  # share of its guesses that are right, to begin with: .60 to .69 of a 0.5B's for a 1.5B in maths under CAW
+RIGHT = 0.6  # share of its guesses taken to be right to begin with: a choice, after a look at two texts of a 1.5B
 
 
 class ModelDrafter:
@@ -152,7 +153,7 @@ class ForeseeingFollower(ModelFollower):
     def among(self, candidates: Sequence[int], most: int, choose: Callable[[float], int]) -> tuple[int, Guess]:
         """(which of the next place's candidates is expected, what may follow that one, at most `most` tokens).
 
-        choose: the candidate that a strength would choose.
+        choose: see `Foreseer`.
         """
         drafter, most, root = self.drafter, self._room(candidates, most), 0
         if most < 1:

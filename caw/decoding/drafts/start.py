@@ -36,7 +36,7 @@ def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
     if why_not:
         return EagerStep(model, plan), why_not
     price = price_for(model)
-    proposer = Proposer(*_source(model, plan, price), plan.facts.vocab_size)
+    proposer = Proposer(*_source(model, plan, price), plan.facts.vocab_size, beside=plan.looks_ahead)
     return DraftStep(model, plan, proposer, price), ""
 
 

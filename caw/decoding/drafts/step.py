@@ -43,7 +43,8 @@ class DraftStep(EagerStep):
         super().__init__(model, plan)
         self.proposer, self.price = proposer, price
         self.beside = plan.slots - 1 + (proposer.width.most if plan.looks_ahead else 0)
-        self._ladder: Ladder | None = None  # that the next forward's candidates are of
+        # that the next forward's candidates are of, and what strengths of each row are multiplied by, float32 [B]
+        self._ladder: tuple[Ladder, torch.Tensor] | None = None
         self.rows: Rows = ()
         self.followed = True
         self._tree: tuple[DraftTree, list[Chain], list[int]] | None = None
@@ -108,7 +109,7 @@ class DraftStep(EagerStep):
         return result
 
     def look_ahead(self, state: DecodeState, cache: SiblingCache, ladder: Ladder) -> StepResult:
-        self._ladder = ladder
+        self._ladder = ladder, state.factors
         return super().look_ahead(state, cache, ladder)
 
     def forward(
@@ -156,9 +157,10 @@ class DraftStep(EagerStep):
         return [chain for chain, _ in found], [trust for _, trust in found]
 
     def _chosen(self, number: int, strength: float) -> int:
-        """The candidate that a strength would choose for a row, by its number."""
+        """The candidate that a strength would choose for a row, by its number; by its own key and factor."""
         assert self._ladder is not None
-        return int(self.select(self._ladder, torch.full_like(self._ladder.needs[:, 0], strength))[number])
+        ladder, factors = self._ladder
+        return int(self.select(ladder, factors * strength)[number])
 
     def commit(
         self,

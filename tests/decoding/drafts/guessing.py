@@ -19,6 +19,13 @@ MISTAKES: dict[str, Any] = {
     "empty": lambda tokens, most: [],
     "unknown ids": lambda tokens, most: [*tokens[:1], 10**9, -1],
     "too long": lambda tokens, most: [*tokens, *[9] * (most + 5)],
+    "few originals": lambda tokens, most: tokens,
+    "many originals": lambda tokens, most: tokens,
+}
+# what becomes of the originals, of which there should be one for each token
+ORIGINALS: dict[str, Any] = {
+    "few originals": lambda originals: originals[:1],
+    "many originals": lambda originals: [*originals, 7, 10**9],
 }
 
 
@@ -52,6 +59,7 @@ class Knowing:
         self.texts = [(list(prompt), list(new)) for prompt, new in texts]
         self.originals = {tuple(new): list(own) for (_, new), own in zip(self.texts, originals, strict=False)}
         self.mistakes, self.asked = [MISTAKES[name] for name in mistakes], count()
+        self.cuts = [ORIGINALS.get(name, list) for name in mistakes]
         self.learned: list[list[int]] = []
 
     def follow(self, prompt: Sequence[int]) -> Following:
@@ -71,7 +79,9 @@ class Following:
     def after(self, token: int, most: int) -> Guess:
         so_far = [*self.tokens, token]
         text: list[int] = next((new for new in self.possible if new[: len(so_far)] == so_far), [])
-        mistake = self.drafter.mistakes[next(self.drafter.asked) % len(self.drafter.mistakes)]
+        number = next(self.drafter.asked)
+        mistake, cut = (own[number % len(own)] for own in (self.drafter.mistakes, self.drafter.cuts))
         tokens = mistake(text[len(so_far) :], most)
         own = self.drafter.originals.get(tuple(text), [])[len(so_far) :]
-        return Guess(tokens, 1, [*own, *tokens[len(own) :]][: len(tokens)] if own else ())
+        originals = [*own, *tokens[len(own) :]][: len(tokens)] if own else []
+        return Guess(tokens, 1, cut(originals))

@@ -51,7 +51,8 @@ def same(
     given = {"rows": rows, "batch": batch, "eos_token_ids": (EOS,), "max_new_tokens": 14, "slots": 2, "fixed": True,
              **options}  # fmt: skip
     plain = run(model, prompts, watermark, policy, **given)
-    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes)
+    originals = [[candidates[0] for candidates in trace.candidates] for trace in plain.traces]
+    drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes, originals)
     done = run(model, prompts, watermark, policy, speculate=drafts or drafter, **given)
     assert texts(done) == texts(plain)
     for ours, theirs in zip(done.traces, plain.traces, strict=True):

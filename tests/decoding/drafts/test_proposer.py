@@ -69,6 +69,33 @@ def test_what_is_more_often_right() -> None:
     assert chosen(guesses, width)[0] == 0, "as seen so far"
 
 
+@pytest.mark.parametrize(
+    ("originals", "drafted", "kept"),
+    [((), [5, 6, 7], ()), ([5, 8, 7], [5, 6, 7], [5, 8, 7]), ([8], [5], [8]), ([8] * 9, [5, 6, 7], [8] * 3),
+     ([8, 100, 8], [5], [8])],
+)  # fmt: skip
+def test_originals_as_far_as_both_go(originals: list[int], drafted: list[int], kept: Any) -> None:
+    """Where there is room for them; else the draft is carried without."""
+    for beside in (True, False):
+        proposer = Proposer(Fixed({1: Guess([5, 6, 7], 1, originals)}), Always(4), 100, beside)
+        chain, _ = proposer.chain(text([9]), [1], 1)
+        assert (chain.tokens, chain.originals) == ((drafted, kept) if beside else ([5, 6, 7], ()))
+
+
+@pytest.mark.parametrize(("root", "drafted"), [(0, [5]), (2, [5]), (3, []), (-1, [])])
+def test_a_follower_that_says_which_candidate(root: int, drafted: list[int]) -> None:
+    """Any class may; a candidate that there is not stands for no guess."""
+
+    class Sure(Fixed):
+        def among(self, candidates: Any, most: int, choose: Any) -> tuple[int, Guess]:
+            return choose(0.5), Guess([5], 1)
+
+    proposer = Proposer(Sure({}), Always(4), 100)
+    chain, trust = proposer.chain(text([9]), [1, 2, 3], 1, choose=lambda strength: root)
+    assert (list(chain.tokens), chain.root, trust) == (drafted, root if drafted else 0, len(drafted))
+    assert not proposer.chain(text([9]), [1, 2, 3], 1)[0].tokens, "asked only where there is something to choose by"
+
+
 @pytest.mark.parametrize("always", [True, False])
 def test_a_copy_before_a_single_matching_token(always: bool) -> None:
     """Behind 30 one token matches, behind 50 a copy that has it in place of another goes on."""

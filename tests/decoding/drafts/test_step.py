@@ -20,9 +20,11 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding.drafts.drafter import Guess
 from caw.decoding.drafts.lead import saved_by_each
 from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
+from caw.decoding.row_settings import RowSettings
 from caw.policies import Deficit, Target
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -45,8 +47,7 @@ def same(
     """Decode with drafts and compare with decoding without them, token by token; returns the run with them."""
     plain = decoded(model, watermark, policy, rows, batch, **options)
     rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
-    looks = policy is not None and policy.looks_ahead
-    originals = [[candidates[0] for candidates in trace.candidates] for trace in plain.traces] if looks else ()
+    originals = [[candidates[0] for candidates in trace.candidates] for trace in plain.traces]
     drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes, originals)
     done = decoded(model, watermark, policy, rows, batch, speculate=drafter, **options)
     assert texts(done) == texts(plain)
@@ -87,6 +88,42 @@ def test_right_drafts_save_forwards(llama: Any, watermark: str | None, policy: s
         assert counts.passes + counts.accepted == len(trace.tokens) > 2 * counts.passes
         assert (counts.rows > len(trace.tokens)) == (policy is not None)
         assert trace.tokens_per_pass == len(trace.tokens) / counts.passes
+
+
+class Asking:
+    """Knows what was decided of each prompt's text, and asks what each strength would choose; counts right answers."""
+
+    def __init__(self, decided: dict[tuple[int, ...], tuple[Any, float]]) -> None:
+        self.decided, self.answers = decided, list[bool]()
+
+    def learn(self, tokens: Any) -> None:
+        return
+
+    def follow(self, prompt: Any) -> Any:
+        trace, factor = self.decided[tuple(prompt)]
+        tokens: list[int] = []
+
+        def among(candidates: Any, most: int, choose: Any) -> tuple[int, Guess]:
+            at = len(tokens)
+            root = choose(trace.strength[at] / factor)
+            if len(candidates) > 1:
+                self.answers.append(root == trace.choice[at])
+            return root, Guess(trace.tokens[at + 1 :][:most], 1)
+
+        return SimpleNamespace(extend=tokens.extend, after=lambda token, most: Guess(), among=among)
+
+
+def test_a_follower_is_told_what_its_text_would_choose(llama: Any) -> None:
+    """By the text's own key and factor; it goes on behind that one, and is no class of ours."""
+    mark, policy = caw.KGW(key=1, delta=4.0), POLICIES["window21"](llama)
+    rows = [RowSettings(max_new_tokens=14), RowSettings(max_new_tokens=14, strength_factor=0.3, key="other")]
+    plain = decoded(llama, mark, policy, rows, slots=8)
+    known = zip(PROMPTS[:2], plain.traces, rows, strict=True)
+    drafter = Asking({tuple(ids): (trace, row.strength_factor) for ids, trace, row in known})
+    done = decoded(llama, mark, policy, rows, slots=8, speculate=drafter)
+    assert texts(done) == texts(plain) and done.changed > 0
+    assert len(drafter.answers) > 4 and all(drafter.answers)
+    assert sum(trace.drafts.accepted for trace in done.traces) > 0
 
 
 class Told(RowPrice):
