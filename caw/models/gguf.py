@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from caw.io.cache import cache_root
+from caw.io.show import shown
 from caw.models.ends import end_token_ids
 from caw.models.made_once import made_once
 from caw.models.messages import one_sentence, quiet
@@ -69,9 +70,12 @@ def _convert(file: Path, work: Path) -> None:
 
     with quiet(), one_sentence(file):
         folder, name = str(file.parent), file.name
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=name, dtype=torch.float32, local_files_only=True
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
+        if report["missing_keys"]:  # which are random numbers now
+            missing = shown(", ".join(sorted(report["missing_keys"])))
+            raise ValueError(f"the file lacks tensors of the model: {missing}")
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
         settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
         # transformers does not save a model whose config says it is quantised, so the weights move to a new one
