@@ -36,9 +36,10 @@ def test_it_reaches_the_loading(module: str, model: str, evaluator: str, monkeyp
     monkeypatch.setattr(importlib.import_module(module), "load_model", load_model)
     monkeypatch.setattr(evaluate_perplexity_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
     monkeypatch.setattr(config, "choose_plans", lambda plans, only: [])
+    flag = "--quantised/--weights" if module == "caw.cost.subjects" else "--quantised"
     command = [part.replace("EVALUATOR", evaluator) for part in COMMANDS[module]] + ["--model", model]
     for given, said in (
-        (["file"], "--quantised='file' is for a .gguf file, found another model; use 'int8' or 'int4'"),
+        (["file"], f"{flag}='file' is for a .gguf file, found another model; use 'int8' or 'int4'"),
         (["int8", "--device", "cpu"], f"asked for {model} on cpu with int8"),
     ):
         result = run(*command, "--quantised", *given)
@@ -59,10 +60,13 @@ def test_texts_are_those_of_the_library(model: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--quantised", "int3"], "--quantised must be one of file, file-fast, fp8, int8, int4, got 'int3'; leave it"),
+        (
+            ["--quantised", "int3"],
+            "--quantised/--weights must be one of file, file-fast, fp8, int8, int4, got 'int3'; leave it",
+        ),
         (["--quantised", "int8", "--dtype", "bfloat16"], "found bfloat16 on cpu; leave dtype out and load with"),
-        (["--quantised", "fp8"], "--quantised='fp8' is for a GPU, found cpu"),
-        (["--quantised", "int8", "--shapes", "tiny"], "--quantised with --shapes is for a GPU, found cpu"),
+        (["--quantised", "fp8"], "--quantised/--weights='fp8' is for a GPU, found cpu"),
+        (["--quantised", "int8", "--shapes", "tiny"], "--quantised/--weights with --shapes is for a GPU, found cpu"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: list[str], said: str, model: str) -> None:
