@@ -33,8 +33,8 @@ def to_columns(lines: Iterable[Mapping[str, Any]]) -> bytes:
 def from_columns(content: bytes) -> list[dict[str, Any]]:
     """The lines again. Raises ValueError for anything that `to_columns` does not make."""
     try:
-        lines, unread = _lines(*[json.loads(line) for line in content.splitlines()])
-        same = not unread and to_columns(lines) == content
+        lines = _lines(*[json.loads(line) for line in content.splitlines()])
+        same = to_columns(lines) == content
     except (ValueError, TypeError, LookupError, StopIteration, RecursionError):
         same = False
     if not same:
@@ -42,17 +42,8 @@ def from_columns(content: bytes) -> list[dict[str, Any]]:
     return lines
 
 
-def _lines(head: Any, *rows: Any) -> tuple[list[dict[str, Any]], bool]:
-    """The lines, and whether values are left that belong to none."""
+def _lines(head: Any, kind_of: Any, *columns: Any) -> list[dict[str, Any]]:
     kinds = dict(enumerate(head["fields"]))
     names = dict.fromkeys(name for fields in kinds.values() for name in fields)
-    kind_of, *columns = map(_values, rows)
     left = {name: iter(values) for name, values in zip(names, columns, strict=True)}
-    lines = [{name: next(left[name]) for name in kinds[kind]} for kind in kind_of]
-    return lines, any(True for values in left.values() for _ in values)
-
-
-def _values(row: Any) -> list[Any]:
-    if not isinstance(row, list):
-        raise ValueError(f"expected a list, got {type(row).__name__}; write the file again")
-    return row
+    return [{name: next(left[name]) for name in kinds[kind]} for kind in kind_of]
