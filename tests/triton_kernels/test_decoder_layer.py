@@ -120,6 +120,15 @@ FAMILIES = {
 }  # fmt: skip
 
 
+def assert_as_reference(kernel, reference, given, device):
+    """The result, and the keys and values that were written."""
+    own, exact = on(given, device), wide(given)
+    actual, expected = kernel(**own), reference(**exact)
+    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
+    for name in ("k_scratch", "v_scratch"):
+        assert_close(own[name].cpu(), exact[name].float(), ROWS[actual.dtype])
+
+
 def of_family(family, rotated=None, **case):
     """Arguments of `family_layer`."""
     given = {**arguments(**case), "family": family}
@@ -140,11 +149,7 @@ def test_families(device, case):
 
     torch.manual_seed(11)
     given = of_family(**FAMILIES[case])
-    own, exact = on(given, device), wide(given)
-    actual, expected = family_layer(**own), family_layer_ref(**exact)
-    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
-    for name in ("k_scratch", "v_scratch"):
-        assert_close(own[name].cpu(), exact[name].float(), ROWS[actual.dtype])
+    assert_as_reference(family_layer, family_layer_ref, given, device)
     with recorded() as launches:
         family_layer(**on(given, torch.device("meta")))
     assert len(launches) == (8 if given["family"] == "gemma2" else 7)
@@ -206,11 +211,7 @@ def test_chains_of_drafts(device, case):
 
     torch.manual_seed(7)
     given = chained(**CHAINS[case])
-    own, exact = on(given, device), wide(given)
-    actual, expected = drafted_layer(**own), drafted_layer_ref(**exact)
-    assert_close(actual.cpu(), expected.float(), ROWS[actual.dtype])
-    for name in ("k_scratch", "v_scratch"):
-        assert_close(own[name].cpu(), exact[name].float(), ROWS[actual.dtype])
+    assert_as_reference(drafted_layer, drafted_layer_ref, given, device)
 
 
 @pytest.mark.parametrize("size", [20, 300])
