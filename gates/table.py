@@ -51,6 +51,7 @@ GATES = (
             *LIBRARY,
             "benchmarks/*.py",
             "*/test_benchmarks.py",
+            "*/test_gpu_check.py",
             "*/test_cuda_graph.py",
             "*/test_kernel_step.py",
             "*/test_packed_weights.py",

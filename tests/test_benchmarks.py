@@ -7,10 +7,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +19,6 @@ import pytest
 import torch
 from tiny import save_tiny
 
-# parts for which there may be no time
-LEFT_OVER = ["steps_fp8", "steps_int4", "generate_b1_drafts", "generate_b1_static", "kernels_flex"]
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SMOKE = {
     "bench_kernels": ["--device", "cpu", "--smoke", "--rounds", "1"],
@@ -33,12 +29,6 @@ SMOKE = {
     "bench_scaling": ["--shapes", "tiny", "--device", "cpu", "--longest", "512", "--widest", "2", "--rounds", "1",
                       "--axes", "prefix", "candidates", "batch", "vocabulary"],
 }  # fmt: skip
-
-
-@pytest.fixture
-def gpu_check(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("gpu_check")
 
 
 LONG = {"bench_floor", "bench_quantised", "bench_scaling"}  # of the demo model, of its blocks, of four axes
@@ -222,162 +212,6 @@ def test_slopes_and_floors_of_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow_memory.floor(model, batch=3, prefix=100, candidates=2) == 4 * (weights + kept)
     attention = 4 * 2 * 64 * 100 * 6  # two products of two operations each
     assert slow_arithmetic.floor(model, batch=3, prefix=100, candidates=2) == 2 * weights * 6 + attention
-
-
-def test_gpu_check_bounds_every_part_and_reports(tmp_path: Path) -> None:
-    """Without a GPU the parts fail: it says so of each, within the time, in at most 100 lines."""
-    command = [sys.executable, str(FOLDER / "gpu_check.py"), "--out", str(tmp_path), "--scale", "0.4"]
-    done = subprocess.run([*command, "--only", "kernels_topk"], capture_output=True, text=True, timeout=100)
-    (result,) = json.loads((tmp_path / "summary.json").read_text())
-    expected_ok = torch.cuda.is_available()
-    assert (done.returncode == 0) == (result["state"] == "ok") and (expected_ok or done.returncode == 1)
-    assert len(done.stdout.splitlines()) <= 101 and "==== kernels_topk" in (tmp_path / "parts.log").read_text()
-    wrong = subprocess.run([*command, "--only", "nothing"], capture_output=True, text=True, timeout=100)
-    assert wrong.returncode == 2 and "expected parts among build" in wrong.stderr
-
-
-def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None:
-    for arch in ("90", None):
-        found = gpu_check.parts(gpu_check.Place(Path("out"), arch))
-        assert sum(part.seconds for part in found) <= gpu_check.TOTAL - gpu_check.GRACE <= 530  # nine minutes are 540
-        results = [{"part": p.name, "state": "ok", "seconds": 1.0, "tail": ["x"] * p.lines} for p in found]
-        assert len(gpu_check.summary(results)) <= 100
-        assert gpu_check.summary(results)[-1] == "x" and "---- generate_b32" in gpu_check.summary(results)
-        written = [word for part in found for word in part.command if word.endswith(".json")]
-        assert len(written) == len(set(written)) == 15
-        # with nothing but torch and Triton they say what they lack instead of failing at an import
-        assert all({"scipy", "transformers"} <= set(p.needs) for p in found if p.name != "build")
-        assert [p.name for p in found if "pytest" in p.needs] == ["tests"]
-        for part in found:  # what is named must be there
-            for word in part.command:
-                path = word.removeprefix("--ignore=").split("::")[0]
-                if path.startswith("tests/") or path.endswith(".py"):
-                    assert (FOLDER.parent / path).exists(), word
-
-
-def test_the_summary_has_the_figures_and_the_log_all(gpu_check: Any, tmp_path: Path) -> None:
-    said = "first\nplain 4.0\nkgw+caw 4.1\n\nbrackets: quartiles\nnot counted: first runs\ncaw: wrote x.json"
-    part = gpu_check.Part("p", 9, [sys.executable, "-c", f"print({said!r})"], 2)
-    result = gpu_check.run(part, tmp_path / "parts.log", 60)
-    assert result["state"] == "ok" and result["tail"] == ["plain 4.0", "kgw+caw 4.1"]
-    assert said in (tmp_path / "parts.log").read_text()
-
-
-def test_parts_for_spare_time_are_left_out_without_fault(
-    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: list[str] = []
-    monkeypatch.setattr(gpu_check, "run", lambda part, log, seconds: ran.append(part.name) or {"state": "ok"})
-    chosen = [gpu_check.Part("a", 9, [], 1), gpu_check.Part("b", 0, [], 1, spare=True), gpu_check.Part("c", 9, [], 1)]
-    scale = (gpu_check.SPARE + gpu_check.GRACE - 1) / gpu_check.TOTAL
-    results = gpu_check.run_all(chosen, tmp_path, scale)
-    assert ran == ["a", "c"] and results[1]["state"] == gpu_check.NO_TIME
-    gpu_check.run_all(chosen, tmp_path, 1.0)
-    assert ran[2:] == ["a", "b", "c"]
-
-
-def test_what_a_first_run_is_for_comes_first(gpu_check: Any) -> None:
-    """The rehearsal has the same parts in the same order, each through the interpreter, and builds nothing in place."""
-    real, rehearsed = (gpu_check.parts(gpu_check.Place(Path("out"), arch)) for arch in ("90", None))
-    names = [part.name for part in real]
-    assert names == [part.name for part in rehearsed]
-    assert names[:5] == ["build", "small_calls", "generate_b1", "steps_b1", "kernels_topk"]
-    assert names.index("tune") < names.index("steps_tuned") < names.index("generate_b8"), "tuned before they are timed"
-    last = ["tests", "memcheck", "racecheck", *LEFT_OVER]
-    assert names[-len(last) :] == last
-    assert [part.name for part in real if part.spare] == LEFT_OVER
-    for part in rehearsed:
-        assert "--inplace" not in part.command and "compute-sanitizer" not in " ".join(part.command)
-        interpreted = part.command[1].endswith("rehearsal.py") or part.environment.get("TRITON_INTERPRET") == "1"
-        assert interpreted or part.name == "build"
-    assert "--inplace" in real[0].command and not any("rehearsal" in word for p in real for word in p.command)
-
-
-def test_the_rehearsal_runs_and_measures_no_time(tmp_path: Path) -> None:
-    """The top-100 in the interpreter, through gpu_check and back; `make gate NAME=rehearsal` does the rest."""
-    command = [sys.executable, str(FOLDER / "gpu_check.py"), "--out", str(tmp_path), "--rehearsal", "--scale", "9"]
-    done = subprocess.run([*command, "--only", "kernels_topk"], capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout
-    (row,) = json.loads((tmp_path / "kernels_topk.json").read_text())["rows"]
-    assert row["rounds_us"]["caw"] == [2e6 + 1, 2e6 + 1], "two launches a call, and a look at the clock"
-
-
-@pytest.mark.gate("rehearsal")
-def test_the_whole_rehearsal(tmp_path: Path) -> None:
-    """Every part of what a GPU will be asked, by the code that will ask it."""
-    command = [sys.executable, str(FOLDER / "gpu_check.py"), "--out", str(tmp_path), "--rehearsal", "--scale", "20"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    results = json.loads((tmp_path / "summary.json").read_text())
-    assert {result["state"] for result in results} == {"ok"} and len(results) == 20
-    for batch in ("1", "8", "32"):
-        found = json.loads((tmp_path / f"generate_b{batch}.json").read_text())
-        assert found["complete"] and "rehearsal" in found["clock"]
-        launches = {row["mode"]: row["ms_per_token"]["median"] / 1e3 for row in found["rows"]}
-        # each look at the clock adds a millionth, which floats leave a trace of
-        assert launches["plain"] == pytest.approx(20, abs=1e-9), "2 layers of 7 kernels, norm, logits; 4 outside"
-        assert launches["plain"] < launches["exp+caw"] <= launches["kgw+caw"]
-    kernels = [json.loads(path.read_text())["rows"] for path in tmp_path.glob("kernels_*.json")]
-    assert len(kernels) == 4 and not any(row["wrong"] for rows in kernels for row in rows)
-    assert list((tmp_path / "build").rglob("_C.so"))
-    tuned = json.loads((tmp_path / "tune.json").read_text())
-    assert tuned["complete"] and len(tuned["rows"]) == 5 and all(row["chosen"] for row in tuned["rows"])
-    wrong = [
-        maker for row in tuned["rows"] for maker in row["makers"] if maker.get("error", "left out")[:8] != "left out"
-    ]
-    assert not wrong and len(json.loads((tmp_path / "cache/tuned" / tuned["file"]).read_text())["products"]) == 5
-    for name in ("b1", "tuned"):
-        found = json.loads((tmp_path / f"steps_{name}.json").read_text())
-        assert found["complete"] and found["rows"][-1]["mode"] == ("exp+caw" if name == "b1" else "compiled-torch")
-        assert not any("error" in row for row in found["rows"])
-        assert found["rows"][0]["step_us"]["median"] == pytest.approx(20e6, abs=10), "launches of a plain step"
-
-
-def test_a_part_out_of_time_takes_what_it_started_along(
-    gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A child that ignores the interrupt, and writes a line every tenth of a second, is gone afterwards. So it is where
-    interrupts are ignored here, as in a shell's background job."""
-    monkeypatch.setattr(gpu_check, "GRACE", 60)  # a busy machine took more than 5 seconds to print the traceback
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trace = tmp_path / "trace"
-    child = f"import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n open({str(trace)!r}, 'a').write('x')\n time.sleep(0.1)"  # fmt: skip # noqa: E501
-    parent = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\nprint('begun', flush=True)\ntime.sleep(600)"  # fmt: skip # noqa: E501
-    part = gpu_check.Part("p", 8, [sys.executable, "-c", parent], 3)
-    try:
-        result = gpu_check.run(part, tmp_path / "log", 8.0)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert result["state"] == "out of time (8 s)" and "begun" in (tmp_path / "log").read_text()
-    assert "KeyboardInterrupt" in result["tail"][-1]
-    size = os.path.getsize(trace)
-    time.sleep(0.5)
-    assert size > 0 and os.path.getsize(trace) == size
-
-
-def test_parts_without_time_or_packages_say_so(gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = [sys.executable, "-c", "print('done')"]
-    bad = [sys.executable, "-c", "raise SystemExit(7)"]
-    crash = [sys.executable, "-c", "import os; print('so far', flush=True); os.abort()"]
-    chosen = [
-        gpu_check.Part("first", 60, bad, 2),
-        gpu_check.Part("crash", 60, crash, 2),
-        gpu_check.Part("next", 60, quick, 2),
-        gpu_check.Part("needy", 60, quick, 2, needs=("no_such_package",)),
-        gpu_check.Part("absent", 60, ["no-such-program-at-all"], 2),
-    ]
-    states = {r["part"]: r["state"] for r in gpu_check.run_all(chosen, tmp_path, 1.0)}
-    assert states == {
-        "first": "failed (7)", "crash": "failed (-6)", "next": "ok", "needy": "left out, needs no_such_package",
-        "absent": "failed (No such file or directory: no-such-program-at-all)",
-    }  # fmt: skip
-    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
-    hungry = [gpu_check.Part("slow", 1, slow, 2), gpu_check.Part("quick", 60, quick, 2)]
-    monkeypatch.setattr(gpu_check, "TOTAL", gpu_check.GRACE + 62)
-    found = {r["part"]: r for r in gpu_check.run_all(hungry, tmp_path, 1.0)}
-    assert found["slow"]["state"] == "out of time (2 s)" and found["quick"]["state"] == "ok"
-    monkeypatch.setattr(gpu_check, "TOTAL", 0)
-    assert [r["state"] for r in gpu_check.run_all(chosen[:1], tmp_path, 1.0)] == ["left out, no time"]
 
 
 def test_tables_of_the_readme_come_from_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -29,7 +29,14 @@ SETS = {
 }
 MANY = ("-n", "auto", "--dist", "loadgroup", "--no-loadscope-reorder", "-m", "not slow and not serial")
 NO_SUMS = ("tests/docs", "tests/registry", "tests/test_lazy.py", "tests/test_gates.py", "tests/test_lint_imports.py")
-ABOVE = ("tests/cli", "tests/cost", "tests/serve", "tests/triton_kernels", "tests/test_benchmarks.py")
+ABOVE = (
+    "tests/cli",
+    "tests/cost",
+    "tests/serve",
+    "tests/triton_kernels",
+    "tests/test_benchmarks.py",
+    "tests/test_gpu_check.py",
+)
 
 
 @pytest.mark.gate("isa")
