@@ -25,6 +25,7 @@ from caw.found.early import check_early, refuse_idle
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter, line_id
 from caw.models import load_model
+from caw.models.quantised_choice import check_name, usual_device
 from caw.policies import Policy
 from caw.requirements import require
 from caw.settings import Settings
@@ -42,6 +43,7 @@ class Job:
 
     output: folder. model, device, dtype: as in `caw.load_model`. options: of `Settings`; no traces unless asked for.
     weights: per token, with which texts are tested before they leave.
+    quantised: `weights` of `caw.load_model`; those of a file put the model on a CPU.
     Raises TypeError or ValueError for an option that does not exist or cannot be.
     """
 
@@ -56,10 +58,13 @@ class Job:
     dtype: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     weights: TokenWeights | None = None
+    quantised: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.options.get("select", ""), str):
             raise ValueError("select must be a name in caw.ray, where runs are continued, got a function; name one")
+        if self.quantised is not None:
+            check_name(self.quantised, "quantised")  # the rest depends on the actors' machines
         check_early(self.settings, self.watermark, self.policy)  # before anything is started
         if self.weights is not None:
             refuse_idle(self.settings, "weights")
@@ -76,6 +81,7 @@ class Job:
         mark = self.watermark
         return {
             "model": Path(self.model).name,
+            "quantised": self.quantised,
             "shards": self.shards,
             "watermark": repr(mark),  # repr never shows the key
             "policy": repr(self.policy),
@@ -114,6 +120,7 @@ def generate_dataset(
     device: str | None = None,
     dtype: str = "auto",
     weights: TokenWeights | str | Path | None = None,
+    quantised: str | None = None,
     **options: Any,
 ) -> Summary:
     """Generate a text for every row of a data set, and keep them in `output`.
@@ -128,6 +135,7 @@ def generate_dataset(
         prompt_field, id_field: names of a row's prompt and id.
         shards: files of the output. A shard's prompts lie in one actor's memory: about 1000 to 10,000 are a good size.
         actors: how many work at once; None = the cluster's GPUs, or one where it has none.
+        quantised: `weights` of `caw.load_model`, as --quantised of commands; those of a file put the model on a CPU.
         weights: with found_at, the weights per token (or their name or file) with which texts will be tested.
         options: settings of `caw.iter_generate`: max_new_tokens, batch_size, stop, do_sample, ...
 
@@ -140,7 +148,7 @@ def generate_dataset(
     table = weights if weights is None or isinstance(weights, TokenWeights) else TokenWeights.load(weights)
     job = Job(
         str(Path(output).resolve()), shards, str(model), watermark, policy, prompt_field, id_field, device, dtype,
-        options, table,
+        options, table, quantised,
     )  # fmt: skip
     begin(job)
     done = run_shards(ray, dataset_of(prompts), job, actors)
@@ -227,7 +235,9 @@ class ShardActor:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.model, self.tokenizer = load_model(job.model, device=job.device, dtype=job.dtype)
+        self.model, self.tokenizer = load_model(
+            job.model, device=usual_device(job.quantised, job.device), dtype=job.dtype, weights=job.quantised
+        )
 
     def __call__(self, rows: Any) -> dict[str, list[int]]:
         """Counts of one shard; rows: a pandas frame of ids, prompts and the shard's number."""

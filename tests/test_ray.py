@@ -101,11 +101,21 @@ def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp
         ({"options": {"found_at": 1e-3}, "watermark": None}, "needs a watermark to find, got None"),
         ({"options": {"found_at": 1e-3, "select": max}}, "select must be a name in caw.ray"),
         ({"options": {"best_of": 2}}, "best_of belongs to found_at"),
+        ({"quantised": "int3"}, "quantised must be one of file, file-fast, fp8, int8, int4, got 'int3'"),
         ({"weights": TokenWeights(np.ones(4, dtype=np.uint8))}, "weights belongs to found_at, which is missing"),
         ({"options": {"found_at": 1e-3}, "policy": caw.FixedStrength(0.0)}, "needs a policy that can be strengthened"),
     ):
         with pytest.raises(ValueError, match=message):
             job(model, tmp_path, **changes)
+
+
+def test_actors_load_what_the_job_says(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a file are read on a CPU, whatever else the actor's machine has."""
+    asked = []
+    monkeypatch.setattr(scale, "load_model", lambda name, **given: asked.append(given) or (None, None))
+    for weights, place in (("file", "cpu"), ("int8", None), (None, None)):
+        scale.ShardActor(job(model, tmp_path, quantised=weights))
+        assert asked[-1] == {"device": place, "dtype": "float32", "weights": weights}
 
 
 def test_a_shard_with_an_id_twice_is_refused(model: str, tmp_path: Path) -> None:
@@ -143,7 +153,8 @@ def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: P
     scale.begin(made)
     scale.begin(replace(made, options={**OPTIONS, "batch_size": 2}))
     assert str(secret) not in (tmp_path / "run.json").read_text()
-    for change in ({"watermark": caw.KGW(key=1)}, {"shards": 2}, {"policy": caw.FixedStrength(0.5)}):
+    others = ({"watermark": caw.KGW(key=1)}, {"shards": 2}, {"policy": caw.FixedStrength(0.5)}, {"quantised": "int8"})
+    for change in others:
         with pytest.raises(ValueError, match=r"was made with \w+ .*name another folder"):
             scale.begin(replace(made, **change))  # type: ignore[arg-type]
 

@@ -140,6 +140,7 @@ def detect(
     strength_exp: reader.StrengthExp = None,
     device: reader.Device = None,
     dtype: reader.DType = None,
+    quantised: reader.Quantised = None,
     threads: reader.Threads = None,
 ) -> None:
     """Test texts for a watermark, without the model and without the prompt.
@@ -176,7 +177,7 @@ def detect(
         given = {"FILE": source, "--text": text, "--input": input, "--null-report": null, "--power": power}
         of_mark = {"delta": delta, "top-k-exp": top_k_exp, "strength-exp": strength_exp}
         steps = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta, "evaluator": evaluator}
-        running = {"device": device, "dtype": dtype, "threads": threads}
+        running = {"device": device, "dtype": dtype, "quantised": quantised, "threads": threads}
         asked = (prompt_file, prompt_field, calibration, chat, policy, steps, of_mark, running)
         reads = reader.ReaderSettings(reader.model_of(weights), *asked)
         files = {"--config": config, "--tokenizer": tokenizer, "--receipt": receipt, "--prompt-file": prompt_file,

@@ -11,6 +11,7 @@ import typer
 from caw.cli import options as opt
 from caw.cli.errors import complain
 from caw.cli.policy_choice import choose_policy
+from caw.cli.quantised_option import prepare_place, quantised_option
 from caw.io.inputs import read_text
 from caw.io.progress import doing
 
@@ -68,6 +69,7 @@ Device = Annotated[str | None, opt.panel(READER, "cpu, cuda, cuda:1, ... [cuda i
 DType = Annotated[
     str | None, opt.panel(READER, "Precision that the model runs in [auto].", "--dtype", metavar="auto|bfloat16|...")
 ]
+Quantised = Annotated[str | None, quantised_option(READER)]
 Threads = Annotated[int | None, opt.panel(READER, "CPU threads [all cores].", "--threads", min=1)]
 
 
@@ -77,7 +79,7 @@ class ReaderSettings:
 
     model: None = no model reads them. prompt_file, prompt_field, chat: where prompts are. calibration: its file.
     policy, of_policy: name and options of the policy. of_mark: options that say how strongly a watermark marks.
-    running: device, dtype, threads.
+    running: device, dtype, quantised, threads.
     """
 
     model: str | None
@@ -123,9 +125,10 @@ class ReaderSettings:
         for mark in marks:
             mark.check_strength(how.max_strength)
         prompt = None if self.prompt_file is None else read_text(self.prompt_file)
-        device = opt.prepare_device(self.running["device"], self.running["threads"])
+        dtype, quantised = self.running["dtype"] or "auto", self.running["quantised"]
+        device = prepare_place(self.model, self.running["device"], self.running["threads"], dtype, quantised)
         with doing(f"loading {self.model}"):
-            network, tokenizer = load_model(self.model, device=device, dtype=self.running["dtype"] or "auto")
+            network, tokenizer = load_model(self.model, device=device, dtype=dtype, weights=quantised)
         weights = ModelWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration)
         complain(f"weights by {weights.name}{f': {remark}' if remark else ''}")
         return weights

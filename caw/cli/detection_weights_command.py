@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from caw.cli import options as opt
 from caw.cli.detect_config import read_key_list
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.marked_lines import MarkedLines, read_marked_lines
+from caw.cli.quantised_option import FLAG, Quantised, prepare_place
 from caw.defaults import THETA
 from caw.io.files import check_paths
 from caw.io.progress import doing
@@ -59,6 +59,7 @@ def detection_weights(
     ] = None,
     device: Annotated[str | None, typer.Option(help="With --reader: cpu, cuda, ... [cuda if there is one].")] = None,
     dtype: Annotated[str | None, typer.Option(help="With --reader: precision that it runs in [auto].")] = None,
+    quantised: Quantised = None,
     field: Annotated[str, typer.Option(help="Field that holds the text, or a list of token ids.")] = "tokens",
     prior: Annotated[
         float | None, typer.Option(help="How much evidence a rare token borrows from its kind [what fits best].", min=1)
@@ -99,8 +100,8 @@ def detection_weights(
             raise ValueError("--like, --positions and --input with --config are three ways, got two; choose one")
         if reader is not None and (input is None or config is None):
             raise ValueError("--reader learns from marked texts, got none; give --input and --config")
-        if reader is None and (device is not None or dtype is not None):
-            raise ValueError("--device and --dtype say how --reader runs, which is missing; add it")
+        if reader is None and any(given is not None for given in (device, dtype, quantised)):
+            raise ValueError(f"--device, --dtype and {FLAG} say how --reader runs, which is missing; add it")
         if tokenizer is None and reader is None:
             raise ValueError("a table is made for a tokenizer, got none; give --tokenizer, or --reader")
         named = tokenizer or ""  # only --reader goes without, which has its own
@@ -118,7 +119,7 @@ def detection_weights(
             lines = read_marked_lines(input, field, {mark.key_id: mark for mark in read_key_list(config).values()})
             bad = lines.bad
             if reader is not None:
-                made = learned(reader, lines, about, device, dtype)
+                made = learned(reader, lines, about, device, dtype, quantised)
             else:
                 made = estimated(named, lines, prior, about)
         made.save(output)
@@ -159,16 +160,23 @@ def estimated(tokenizer: str, lines: MarkedLines, prior: float | None, about: di
 
 
 def learned(
-    reader: str, lines: MarkedLines, about: dict[str, Any], device: str | None, dtype: str | None
+    reader: str,
+    lines: MarkedLines,
+    about: dict[str, Any],
+    device: str | None,
+    dtype: str | None,
+    quantised: str | None,
 ) -> Calibration:
     """What the model `reader` may believe of texts whose prompts it does not know."""
     require("scikit-learn", "--reader")
     from caw.fitting.fit_calibration import fit_calibration
     from caw.models import ModelWeights, load_model
 
+    dtype = dtype or "auto"
+    place = prepare_place(reader, device, None, dtype, quantised)
     texts, policy = lines.as_strong(), lines.one_policy(reader)
     with doing(f"loading {reader}"):
-        model, tokenizer = load_model(reader, device=opt.prepare_device(device, None), dtype=dtype or "auto")
+        model, tokenizer = load_model(reader, device=place, dtype=dtype, weights=quantised)
     return fit_calibration(texts, ModelWeights(model, tokenizer, policy=policy), about)
 
 

@@ -16,6 +16,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.defaults import RECORD_SIZE
 from caw.fitting.labels import TEMPLATE, digest
 from caw.fitting.settings import QUICK, WINDOWS, LabelFile, Reading, TrainSettings
@@ -101,6 +102,7 @@ def evaluate_evaluator_command(
     ] = None,
     plot: Annotated[Path | None, opt.panel(OUTPUT, "Draw the figures to an SVG or image file.")] = None,
     dtype: opt.DType = "float32",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -143,8 +145,8 @@ def evaluate_evaluator_command(
         line_ends = bool(data.get("line_ends")) if line_ends is None else line_ends
         specs = ablation.variants(_transforms(transforms), _window(window), line_ends, _top_ks(top_k))
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
-        device = opt.prepare_device(device, threads)
-        with stored_positions(Reading(model, template, prefix, positions, device, dtype), texts) as stored:
+        device = prepare_place(model, device, threads, dtype, quantised)
+        with stored_positions(Reading(model, template, prefix, positions, device, dtype, quantised), texts) as stored:
             if line_ends:
                 stored = protect_line_ends(stored, model)
             known = known and fitted(known, model, stored)

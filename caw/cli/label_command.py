@@ -16,6 +16,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, INTERRUPTED, complain, user_errors
+from caw.cli.quantised_option import FLAG, Quantised, prepare_place
 from caw.fitting.labelers.lexical import KINDS
 from caw.fitting.labels import LabelledText, read_labels
 from caw.io.files import check_paths, write_text
@@ -91,6 +92,7 @@ def label(
         bool, opt.panel(COUNTERFACTUAL, "Also look at the final answer; much faster without.", "--answer/--no-answer")
     ] = True,
     dtype: opt.DType = "float32",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -110,9 +112,7 @@ def label(
     - caw label --data-dir data --same-as theirs.jsonl --compare theirs.jsonl --tokenizer smollm2-135m -o mine.jsonl
     """
     with user_errors():
-        _check_labeler(labeler, model)
-        if tokenizer is not None:
-            check_source(tokenizer)  # needed when everything is labelled
+        _check_labeler(labeler, model, quantised, tokenizer)
         from caw.fitting.labelers import CounterfactualLabeler, EndpointLabeler, LexicalLabeler
         from caw.fitting.labelers.agreement import agreement
         from caw.fitting.labelers.endpoint import estimate_cost
@@ -125,7 +125,7 @@ def label(
             {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
         )  # fmt: skip
         chosen = _documents(data_dir, dataset, split, documents, same_as)[:limit]
-        device = opt.prepare_device(device, threads)
+        device = prepare_place(model or "", device, threads, dtype, quantised)
         # before a model is loaded or money is spent
         with JsonlWriter(
             output, resume=resume, line_start=LINE_START, made_by="caw label", keep=_place, unique=_place
@@ -136,8 +136,9 @@ def label(
             elif labeler == "counterfactual":
                 assert model is not None
                 marker = CounterfactualLabeler(
-                    *load_model(model, device=device, dtype=dtype), alternatives=alternatives, horizon=horizon,
-                    rest_nats=rest_nats, answer_nats=answer_nats if with_answer else None,
+                    *load_model(model, device=device, dtype=dtype, weights=quantised), alternatives=alternatives,
+                    horizon=horizon, rest_nats=rest_nats, answer_nats=answer_nats if with_answer else None,
+                    quantised=quantised,
                 )  # fmt: skip
             else:
                 assert model is not None
@@ -161,14 +162,19 @@ def label(
         raise typer.Exit(BAD_LINES)
 
 
-def _check_labeler(labeler: str, model: str | None) -> None:
-    """Raise for an unknown labeler, and for one without its package or its model."""
+def _check_labeler(labeler: str, model: str | None, quantised: str | None, tokenizer: str | None) -> None:
+    """Raise for an unknown labeler, for one without its package or its model, for weights of a model elsewhere, and for
+    a tokenizer that is not there."""
     if labeler not in LABELERS:
         raise ValueError(f"labeler must be one of {', '.join(LABELERS)}, got {labeler!r}; choose one of these")
     if labeler == "openai":
         require("openai", "--labeler openai")
     if labeler != "lexical" and model is None:
         raise ValueError(f"labeler {labeler} needs a --model, got none; name it")
+    if labeler != "counterfactual" and quantised is not None:
+        raise ValueError(f"{FLAG} is for labeler counterfactual, which loads a model, got {labeler}; leave it out")
+    if tokenizer is not None:
+        check_source(tokenizer)  # needed when everything is labelled
 
 
 def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, workers: int) -> int:

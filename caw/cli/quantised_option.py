@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from caw.cli.options import RUNNING, panel, prepare_device
-from caw.models.quantised_choice import FILE_WEIGHTS, GPU_WEIGHTS, check_quantised
+from caw.models.quantised_choice import FILE_WEIGHTS, GPU_WEIGHTS, check_quantised, usual_device
 from caw.models.sources import file_or_folder
 
 FLAG = "--quantised"
@@ -31,7 +31,7 @@ def prepare_place(
     Raises ValueError or ImportError, before anything is loaded, for weights that this model cannot have there.
     flag: what the command calls them.
     """
-    place = prepare_device(device or ("cpu" if quantised in FILE_WEIGHTS else None), threads)
+    place = prepare_device(usual_device(quantised, device), threads)
     if quantised is not None:
         import torch
 

@@ -13,6 +13,7 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import complain, user_errors
+from caw.cli.quantised_option import Quantised, prepare_place
 from caw.defaults import RECORD_SIZE
 from caw.fitting.labels import TEMPLATE
 from caw.fitting.settings import HORIZON, KEYS_PER_TEXT, LabelFile, OwnTexts, Reading, TrainSettings
@@ -112,6 +113,7 @@ def train_evaluator_command(
     max_epochs: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = TrainSettings.max_epochs,
     seed: Annotated[int, typer.Option(rich_help_panel=TRAINING)] = 0,
     dtype: opt.DType = "float32",
+    quantised: Quantised = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
 ) -> None:
@@ -153,7 +155,8 @@ def train_evaluator_command(
             specs = [replace(specs[0], transform=transform)]
         settings = TrainSettings(hidden=hidden, max_epochs=max_epochs, seed=seed)
         prefix = read_text(prefix_file, translate=True) if prefix_file else ""
-        reading = Reading(model, template, prefix, positions, opt.prepare_device(device, threads), dtype)
+        place = prepare_place(model, device, threads, dtype, quantised)
+        reading = Reading(model, template, prefix, positions, place, dtype, quantised)
         how: dict[str, Any] = {"spec": specs, "settings": settings, "command": shlex.join(["caw", *sys.argv[1:]])}
         if self_:
             result = _train_own(reading, output, seed, own_texts, own_swaps, how)

@@ -20,7 +20,7 @@ from caw.evaluator import default_beta
 from caw.found.early import refuse_idle
 from caw.found.selection import Agreement, Consensus
 from caw.io.unicode import is_unicode
-from caw.models.quantised_choice import FILE_WEIGHTS
+from caw.models.quantised_choice import usual_device
 from caw.policies import Policy
 from caw.policies.registry import POLICIES, make_policy
 from caw.policies.target import read_target
@@ -52,7 +52,7 @@ class ModelSpec:
 
     def place(self, usual: str | None) -> str | None:
         """The device it runs on; `usual` if it may run anywhere."""
-        return self.device or ("cpu" if self.quantised in FILE_WEIGHTS else usual)
+        return usual_device(self.quantised, self.device) or usual
 
 
 @dataclass(frozen=True)

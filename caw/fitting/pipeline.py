@@ -104,6 +104,7 @@ def write_evaluator(
     evaluator.provenance = {
         "model": positions.meta["model"],
         "dtype": positions.meta["dtype"],
+        **({"quantised": quantised} if (quantised := positions.meta.get("quantised")) else {}),
         **about,
         "features": evaluator.spec.to_dict(),
         "parameters": sum(p.numel() for p in evaluator.parameters()),
@@ -188,14 +189,18 @@ def stored_positions(reading: Reading, texts: Sequence[LabelledText], *, progres
 def _obtain(reading: Reading, texts: Sequence[LabelledText], folder: Path, progress: bool) -> Positions:
     if not (folder / "meta.json").is_file():
         with doing(f"loading {reading.model}"):
-            model, tokenizer = load_model(reading.model, device=reading.device, dtype=reading.dtype)
+            model, tokenizer = load_model(
+                reading.model, device=reading.device, dtype=reading.dtype, weights=reading.quantised
+            )
         return record_positions(
-            model, tokenizer, texts, folder, template=reading.template, prefix=reading.prefix, progress=progress
-        )
+            model, tokenizer, texts, folder, template=reading.template, prefix=reading.prefix,
+            quantised=reading.quantised, progress=progress,
+        )  # fmt: skip
     positions = Positions.open(folder)
     wanted = {
         "model": str(reading.model),
         "dtype": reading.dtype,
+        "quantised": reading.quantised,
         "template": reading.template,
         "labels_sha256": digest(texts),
         "prefix_sha256": digest(reading.prefix) if reading.prefix else None,

@@ -32,6 +32,7 @@ def record_positions(
     *,
     template: str = TEMPLATE,
     prefix: str = "",
+    quantised: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> Positions:
@@ -40,6 +41,7 @@ def record_positions(
     Args:
         model, tokenizer: as `caw.load_model` gives them.
         template, prefix: the prompt; see `labels.encode`.
+        quantised: the `weights` that the model was loaded with, for the folder's meta data.
         batch_tokens: tokens of a forward; see `teacher_forced`. What all texts begin with is read once.
         progress: show a bar if stderr is a terminal.
 
@@ -53,6 +55,7 @@ def record_positions(
         "template": template,
         "prefix_sha256": digest(prefix) if prefix else None,
         "labels_sha256": digest(texts),
+        "quantised": quantised,
     }
     return record_encoded(model, coded, folder, made_from, batch_tokens=batch_tokens, progress=progress)
 

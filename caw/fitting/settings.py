@@ -29,6 +29,7 @@ class Reading:
     """Which model reads labelled texts, behind which prompt, and where what it says is kept.
 
     model, device, dtype: as `caw.load_model` takes them. template, prefix: the prompt; see `labels.encode`.
+    quantised: `weights` of `caw.load_model`.
     folder: a complete one made from the same model, texts and prompt is used instead of running the model; None = a
         temporary one.
     """
@@ -39,6 +40,7 @@ class Reading:
     folder: str | Path | None = None
     device: str | None = None
     dtype: str = "float32"
+    quantised: str | None = None
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ def stored_swaps(
     with contextlib.ExitStack() as stack:
         folder = Path(reading.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="caw-swaps-")))
         made_from = {
-            "model": str(reading.model), "dtype": reading.dtype, "texts_sha256": digest(texts),
-            "swaps": settings_of(swaps),
+            "model": str(reading.model), "dtype": reading.dtype, "quantised": reading.quantised,
+            "texts_sha256": digest(texts), "swaps": settings_of(swaps),
         }  # fmt: skip
         _check_folder(folder, made_from)
         if not (folder / "meta.json").is_file():
@@ -94,7 +94,9 @@ def _record(
     reading: Reading, texts: OwnTexts, swaps: SwapSettings, folder: Path, made_from: dict[str, Any], progress: bool
 ) -> None:
     with doing(f"loading {reading.model}"):
-        model, tokenizer = load_model(reading.model, device=reading.device, dtype=reading.dtype)
+        model, tokenizer = load_model(
+            reading.model, device=reading.device, dtype=reading.dtype, weights=reading.quantised
+        )
     if not (folder / TEXTS).exists():
         _write_texts(folder / TEXTS, own_texts(model, tokenizer, texts, progress=progress))
     written, ends = _read_texts(folder / TEXTS), end_token_ids(model, tokenizer)

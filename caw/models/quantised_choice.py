@@ -43,6 +43,11 @@ def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) 
     return None
 
 
+def usual_device(weights: str | None, device: str | None) -> str | None:
+    """The device to ask for: the one that is named, else a CPU for a file's blocks, which are read nowhere else."""
+    return device or ("cpu" if weights in FILE_WEIGHTS else None)
+
+
 def check_quantised(
     weights: str, source: Path, device: torch.device, dtype: str | torch.dtype, option: str = "weights"
 ) -> None:
@@ -50,9 +55,7 @@ def check_quantised(
 
     option: what the caller calls them.
     """
-    if weights not in (*FILE_WEIGHTS, *GPU_WEIGHTS):
-        known = ", ".join((*FILE_WEIGHTS, *GPU_WEIGHTS))
-        raise ValueError(f"{option} must be one of {known}, got {shown(weights)}; leave it out for plain numbers")
+    check_name(weights, option)
     given = f"{option}={weights!r}"
     if device.type == "cuda" and weights in GPU_WEIGHTS:
         return _check_triton(given)
@@ -74,6 +77,14 @@ def check_quantised(
 
     if ops.missing_extension():
         raise ImportError(f"{given} needs the compiled extension: {ops.missing_extension()}")
+
+
+def check_name(weights: str, option: str = "weights") -> None:
+    """Raise ValueError unless there are such weights, for some model somewhere."""
+    known = (*FILE_WEIGHTS, *GPU_WEIGHTS)
+    if weights not in known:
+        found = f"{option} must be one of {', '.join(known)}, got {shown(weights)}"
+        raise ValueError(f"{found}; leave it out for plain numbers")
 
 
 def _remedy(is_file: bool) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli.running import assert_refused, run
+from cli.running import KEY, assert_refused, run
 
 import caw
 from caw import ops
@@ -18,32 +20,77 @@ pytestmark = [
     pytest.mark.usefixtures("environment"),
     pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension"),
 ]
+LABELLED = ["--labels", "FOLDER/labels.jsonl", "--data-dir", "FOLDER"]
+# what each command loads its model with, and what it needs besides one
 COMMANDS = {
-    "caw.cli.generate_command": ["generate", "--prompt", "x"],
-    "caw.cli.demo_command": ["demo", "--evaluator", "EVALUATOR"],
-    "caw.cli.tune_command": ["tune", "--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"],
-    "caw.cli.serve_command": ["serve"],
-    "caw.cli.evaluate_perplexity_command": ["evaluate", "perplexity", "."],
-    "caw.cost.subjects": ["benchmark"],
+    "generate": ("caw.cli.generate_command", ["--prompt", "x"]),
+    "demo": ("caw.cli.demo_command", ["--evaluator", "EVALUATOR"]),
+    "tune": ("caw.cli.tune_command", ["--prompt", "x", "--evaluator", "EVALUATOR", "--protect", "0.5"]),
+    "serve": ("caw.cli.serve_command", []),
+    "evaluate perplexity": ("caw.cli.evaluate_perplexity_command", ["."]),
+    "evaluate evaluator": ("caw.fitting.pipeline", ["--evaluator", "EVALUATOR", "--no-train", *LABELLED]),
+    "train-evaluator": ("caw.fitting.pipeline", ["-o", "FOLDER/w.safetensors", *LABELLED]),
+    "train-evaluator --self": ("caw.fitting.stored_swaps", ["-o", "FOLDER/w.safetensors"]),
+    "label": (
+        "caw.cli.label_command",
+        ["--labeler", "counterfactual", "--data-dir", "FOLDER", "--dataset", "toy", "-o", "FOLDER/new.jsonl"],
+    ),
+    "detection-weights": (
+        "caw.models",
+        ["-i", "FOLDER/marked.jsonl", "--config", "FOLDER/keys.yaml", "-o", "FOLDER/c"],
+    ),
+    "detect": ("caw.models", ["--text", "x"]),
+    "benchmark": ("caw.cost.subjects", []),
 }
+NAMED = {"detection-weights": ["--reader", "MODEL"], "detect": ["--weights", "model:MODEL"]}
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_it_reaches_the_loading(module: str, model: str, evaluator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A labelled text, and a line that says how it was marked with the key beside it."""
+    made, mark = tmp_path_factory.mktemp("inputs"), caw.KGW(key=KEY)
+    (made / "toy").mkdir()
+    (made / "toy" / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "so 2 it is\\n#### 2"}\n')
+    (made / "labels.jsonl").write_text('{"dataset": "toy", "split": "train", "index": 0, "spans": [[3, 4]]}\n')
+    (made / "keys.yaml").write_text(f"watermarks: [{{name: a, key: {KEY}}}]")
+    line = {"tokens": [1, 2], "key_id": mark.key_id, "watermark": {"name": "kgw"}, "policy": {"name": "fixed"}}
+    (made / "marked.jsonl").write_text(json.dumps(line) + "\n")
+    return made
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_reaches_the_loading(
+    command: str, model: str, evaluator: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load_model(name: str, **given: Any) -> Any:
         raise ValueError(f"asked for {name} on {given['device']} with {given['weights']}")
 
+    module, needed = COMMANDS[command]
     monkeypatch.setattr(importlib.import_module(module), "load_model", load_model)
     monkeypatch.setattr(evaluate_perplexity_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
     monkeypatch.setattr(config, "choose_plans", lambda plans, only: [])
-    flag = "--quantised/--weights" if module == "caw.cost.subjects" else "--quantised"
-    command = [part.replace("EVALUATOR", evaluator) for part in COMMANDS[module]] + ["--model", model]
+    flag = "--quantised/--weights" if command == "benchmark" else "--quantised"
+    asked = [*command.split(), *needed, *NAMED.get(command, ["--model", "MODEL"])]
+    for word, value in (("EVALUATOR", evaluator), ("FOLDER", str(folder)), ("MODEL", model)):
+        asked = [part.replace(word, value) for part in asked]
     for given, said in (
         (["file"], f"{flag}='file' is for a .gguf file, found another model; use 'int8' or 'int4'"),
         (["int8", "--device", "cpu"], f"asked for {model} on cpu with int8"),
     ):
-        result = run(*command, "--quantised", *given)
+        result = run(*asked, "--quantised", *given)
         assert result.exit_code == 2 and result.stderr.splitlines()[-1] == f"caw: {said}"  # serve speaks before
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["label", "--data-dir", ".", "-o", "new.jsonl"], "--quantised is for labeler counterfactual"),
+        (["detection-weights", "--like", "x", "-o", "w.safetensors"], "--quantised say how --reader runs"),
+        (["detect", "--text", "x"], "--quantised belongs to --weights model:NAME, which is missing"),
+    ],
+)
+def test_where_nothing_is_loaded_it_is_refused(asked: list[str], said: str) -> None:
+    assert_refused(run(*asked, "--quantised", "int8"), said)
 
 
 def test_texts_are_those_of_the_library(model: str) -> None:

@@ -146,6 +146,7 @@ def test_stored_positions_are_used_again(setup, tmp_path, monkeypatch):
         (replace(reading, template="{question}"), texts),
         (replace(reading, prefix="x"), texts),
         (replace(reading, dtype="bfloat16"), texts),
+        (replace(reading, quantised="int8"), texts),
     ):
         with pytest.raises(ValueError, match="were made with"), stored_positions(other, given):
             pass

@@ -51,6 +51,7 @@ class CounterfactualLabeler:
             of one to the end of the text, a tenth of the work on a text of 160 tokens.
         template, prefix: the prompt; see `labels.encode`.
         batch_tokens: tokens of a forward, over all its rows (at least one row).
+        quantised: the `weights` that the model was loaded with, for `describe`.
     """
 
     parallel = False
@@ -67,6 +68,7 @@ class CounterfactualLabeler:
         template: str = TEMPLATE,
         prefix: str = "",
         batch_tokens: int = BATCH_TOKENS,
+        quantised: str | None = None,
     ) -> None:
         if min(alternatives, horizon, batch_tokens) < 1:
             raise ValueError(
@@ -76,12 +78,14 @@ class CounterfactualLabeler:
         self.model, self.tokenizer = model, tokenizer
         self.alternatives, self.horizon, self.batch_tokens = alternatives, horizon, batch_tokens
         self.rest_nats, self.answer_nats, self.template, self.prefix = rest_nats, answer_nats, template, prefix
+        self.quantised = quantised
 
     def describe(self) -> dict[str, Any]:
         names = ("alternatives", "horizon", "rest_nats", "answer_nats", "template")
         return {
             "labeler": "counterfactual",
             "model": str(self.model.config._name_or_path),
+            **({"quantised": self.quantised} if self.quantised else {}),
             **{name: getattr(self, name) for name in names},
             "prefix_sha256": digest(self.prefix) if self.prefix else None,
         }
