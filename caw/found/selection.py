@@ -54,7 +54,7 @@ def weakest(candidates: Sequence[Candidate]) -> Candidate:
 class Likeliest:
     """The found one that the model, unmarked, would most likely write: by log-likelihood a token, an end included.
 
-    A sum over tokens would prefer texts that end early.
+    A sum over tokens would prefer texts that end early. Candidates' prompt is read once for all of them.
     """
 
     model: Any = field(repr=False)
@@ -64,7 +64,7 @@ class Likeliest:
         if len(found) == 1:
             return found[0]
         texts = [([*one.request.ids, *one.tokens], len(one.request.ids)) for one in found]
-        means = [float(each.mean()) for each in log_probs(self.model, texts)]
+        means = [float(each.mean()) for each in log_probs(self.model, texts, share=True)]
         return found[means.index(max(means))]
 
 

@@ -124,16 +124,20 @@ def token_log_probs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def log_probs(
-    model: Any, texts: Sequence[Text], batch_tokens: int = BATCH_TOKENS, done: Callable[[], None] = lambda: None
+    model: Any,
+    texts: Sequence[Text],
+    batch_tokens: int = BATCH_TOKENS,
+    done: Callable[[], None] = lambda: None,
+    share: bool = False,
 ) -> list[np.ndarray]:
     """Log-probabilities, float64 [len(ids) - first], of the tokens ids[first:] of each text, given all before.
 
-    done: called after each text that has such tokens. Raises as `teacher_forced` does.
+    done: called after each text that has such tokens. share, and what is raised: as in `teacher_forced`.
     """
     found: list[np.ndarray] = [np.zeros(0)] * len(texts)
     scored = [i for i, (ids, first) in enumerate(texts) if len(ids) > first]
     check_lengths(model, [ids for ids, _ in texts])
-    for at, logits in teacher_forced(model, [texts[i] for i in scored], batch_tokens=batch_tokens):
+    for at, logits in teacher_forced(model, [texts[i] for i in scored], batch_tokens=batch_tokens, share=share):
         ids, first = texts[scored[at]]
         wanted = torch.tensor(ids[first:], device=logits.device)
         found[scored[at]] = token_log_probs(logits[:-1], wanted).cpu().numpy()

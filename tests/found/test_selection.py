@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,18 @@ def test_the_likeliest_has_the_greatest_log_likelihood_a_token() -> None:
     assert selection_of("likeliest", 2, model).choose(given) is given[best]
     given[1] = candidate("x", texts[1], found=True)
     assert selection_of("likeliest", 2, model).choose(given) is given[int(np.argmax(means))]
+
+
+def test_the_likeliest_reads_the_prompt_once() -> None:
+    model = copy.deepcopy(build("llama"))
+    asked = Request(prompt(50, 1), 8)
+    given = [replace(candidate("x", prompt(7, seed), found=True), request=asked) for seed in range(4)]
+    read: list[torch.Size] = []
+    model.model.register_forward_pre_hook(
+        lambda _, given, named: read.append(named["input_ids"].shape), with_kwargs=True
+    )
+    assert selection_of("likeliest", 4, model).choose(given) in given
+    assert read == [(1, 49), (4, 8)]
 
 
 def test_a_consensus_counts_all_votes_and_chooses_among_the_found() -> None:
