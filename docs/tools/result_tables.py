@@ -42,13 +42,19 @@ def _everyday() -> list[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
     return [(name, found, list(everyday_texts.rows(found))) for name, found in read]
 
 
-def _everyday_table(header: Sequence[str], line: Callable[[dict[str, Any]], Sequence[Any] | None], said: str) -> str:
-    """A table of a line for each cell of every run, where `line` makes one; without a run, a table that says so."""
+def _everyday_table(
+    header: Sequence[str], line: Callable[[dict[str, Any]], Sequence[Any] | None], tasks: Sequence[str], said: str
+) -> str:
+    """A table of a line for each cell of every run, where `line` makes one; without a run, a table that says so.
+
+    tasks: cells of these only; of all where there are none.
+    """
     lead = ("model", "decoding", "tokens at most", "setting", "texts")
     lines = [
         (row["model"], row["decoding"], row["limit"], "no watermark" if row["policy"] == "none" else row["policy"],
          row["texts"], *cells)
-        for _, _, rows in _everyday() for row in rows if (cells := line(row)) is not None
+        for _, _, rows in _everyday() for row in rows
+        if (not tasks or row["task"] in tasks) and (cells := line(row)) is not None
     ]  # fmt: skip
     if not lines:
         lines = [("not measured yet", *[""] * (len(lead) + len(header) - 1))]
@@ -58,7 +64,7 @@ def _everyday_table(header: Sequence[str], line: Callable[[dict[str, Any]], Sequ
     )
 
 
-def everyday() -> str:
+def everyday(*tasks: str) -> str:
     """Everyday texts: the share found at 0.1 %, what it took, and what texts are like beside unmarked ones."""
 
     def line(row: dict[str, Any]) -> Sequence[Any]:
@@ -75,10 +81,10 @@ def everyday() -> str:
         said += f" Perplexity: {'; '.join(f'{model} under {judge}' for model, judge in judges.items())}."
     header = ("found (95 % interval)", "made", "tokens", "ended", "tokens that count", "perplexity over unmarked",
               "different words", "2-grams", "3-grams", "repeated 4-grams", "over unmarked")  # fmt: skip
-    return _everyday_table(header, line, said)
+    return _everyday_table(header, line, tasks, said)
 
 
-def everyday_attacks() -> str:
+def everyday_attacks(*tasks: str) -> str:
     """Everyday texts: the share found at 0.1 % after each attack."""
     attacks = sorted({name for _, _, rows in _everyday() for row in rows for name in row["after"]})
 
@@ -88,7 +94,7 @@ def everyday_attacks() -> str:
         return (_with_ends(row["found"]), *cells) if any(cells) else None
 
     said = "Share found, its 95 % interval, and the share of words that the attack really changed."
-    return _everyday_table(("not attacked", *attacks), line, said)
+    return _everyday_table(("not attacked", *attacks), line, tasks, said)
 
 
 def _with_ends(value: tuple[float, float, float] | None, digits: int = 2) -> str:
