@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from caw.decoding.row_settings import RowSettings
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -58,3 +60,11 @@ class Drafter(Protocol):
 
     def learn(self, tokens: Sequence[int]) -> None:
         """These are the new tokens of a finished text."""
+
+
+@runtime_checkable
+class RowDrafter(Drafter, Protocol):
+    """A drafter that is told each text's own settings, its key among them, as it expects marks."""
+
+    def follow_row(self, prompt: Sequence[int], row: RowSettings) -> Follower:
+        """For a new text; called in place of `follow`."""

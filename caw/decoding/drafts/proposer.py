@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
-from caw.decoding.drafts.drafter import Drafter, Follower, Foreseer, Guess
+from caw.decoding.drafts.drafter import Drafter, Follower, Foreseer, Guess, RowDrafter
 from caw.decoding.drafts.width import Width
 from caw.decoding.forward.draft_tree import Chain
+from caw.decoding.request import Request
 from caw.decoding.sequence import ActiveSequence
 
 ROOTS = 2  # candidates behind which a guess is looked for; the others are hardly ever chosen
@@ -66,11 +67,16 @@ class Proposer:
 
     def _follower(self, sequence: ActiveSequence) -> Follower:
         if sequence not in self._followed:
-            self._followed[sequence] = self.drafter.follow(sequence.request.ids), [0]
+            self._followed[sequence] = self._follow(sequence.request), [0]
         follower, seen = self._followed[sequence]
         follower.extend(sequence.tokens[seen[0] :])
         seen[0] = len(sequence.tokens)
         return follower
+
+    def _follow(self, request: Request) -> Follower:
+        if isinstance(self.drafter, RowDrafter):
+            return self.drafter.follow_row(request.ids, request.row)
+        return self.drafter.follow(request.ids)
 
     def _worth(self, guess: Guess) -> tuple[float, int]:
         return (self.width.share(guess.trust), guess.trust) if guess.tokens else (-math.inf, 0)

@@ -1,8 +1,8 @@
 """Drafts by a smaller model of the same vocabulary, which decodes a few tokens ahead.
 
-It climbs the ladder of the call's watermark, under its key, so it expects marked tokens too; under a policy that looks
-ahead with what the evaluator says of its own distributions (`ForeseeingFollower`). A drafter is told nothing of texts
-that have a key or a strength factor of their own: of these it knows the one place whose candidates it is asked about.
+It climbs the ladder of the call's watermark, under the text's own key where it has one and times its strength factor,
+so it expects marked tokens too; under a policy that looks ahead with what the evaluator says of its own distributions
+(`ForeseeingFollower`). It knows nothing of sampling, targets and contexts that are not marked again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.forward.small_linears import SmallLinears
 from caw.decoding.model_lock import model_lock
 from caw.decoding.reading import CHUNK, read
+from caw.decoding.row_settings import RowSettings
 from caw.evaluator import Evaluator
 from caw.models.eval_mode import EvalMode
 from caw.models.facts import ModelFacts
 from caw.policies import CapacityPolicy, Policy, Signals
+from caw.policies.base import scaled
 from caw.record import RECORD_SIZE, Record
 from caw.triton_kernels.ladder_ref import Ladder
 from caw.watermarks import Position, Watermark
@@ -56,9 +58,12 @@ class ModelDrafter:
             self.linears = SmallLinears(model, enabled=True)
 
     def follow(self, prompt: Sequence[int]) -> ModelFollower:
-        return (
-            ForeseeingFollower(self, prompt) if isinstance(self.policy, CapacityPolicy) else ModelFollower(self, prompt)
-        )
+        return self.follow_row(prompt, RowSettings())
+
+    def follow_row(self, prompt: Sequence[int], row: RowSettings) -> ModelFollower:
+        """For a new text with these settings of its own."""
+        kind = ForeseeingFollower if isinstance(self.policy, CapacityPolicy) else ModelFollower
+        return kind(self, prompt, row)
 
     def learn(self, tokens: Sequence[int]) -> None:
         return
@@ -69,22 +74,14 @@ class ModelDrafter:
         with torch.inference_mode(), self.lock, self.mode, self.attention, self.linears:
             yield
 
-    def choose(self, logits: torch.Tensor, generated: Sequence[int]) -> int:
-        """The token that would be next, from logits float32 [1, V] and the new tokens so far."""
-        if self.watermark is None or self.policy is None:
-            return int(logits.argmax())
-        record = record_of(logits)
-        strength = self.policy.strength(Signals(record, logits))
-        ladder = self.ladder(record, logits, generated)
-        return int(ladder.candidates[0, int(ladder.select(strength))])
 
-    def ladder(self, record: Record, logits: torch.Tensor, generated: Sequence[int]) -> Ladder:
-        """Of the next token by the key, from logits float32 [1, V], their record and the new tokens so far."""
-        assert self.watermark is not None and self.policy is not None
-        window = self.watermark.window
-        context = torch.tensor([*[MISSING] * window, *generated][len(generated) :], dtype=torch.int64)
-        position = Position(record, record.values, logits, context.view(1, window))
-        return self.watermark.native_ladder(position, self.policy.greatest)
+def share_of(small: Any, large: Any) -> float:
+    """What a token of the small model costs, as a share of a forward of the large one, by the bytes of both."""
+    sizes = [
+        sum(part.numel() * part.element_size() for part in (*model.parameters(), *model.buffers()))
+        for model in (small, large)
+    ]
+    return sizes[0] / max(sizes[1], 1)
 
 
 def record_of(logits: torch.Tensor) -> Record:
@@ -93,10 +90,16 @@ def record_of(logits: torch.Tensor) -> Record:
 
 
 class ModelFollower:
-    """One text and the model's cache of it."""
+    """One text and the model's cache of it.
 
-    def __init__(self, drafter: ModelDrafter, prompt: Sequence[int]) -> None:
+    watermark: the drafter's, under the text's own key. factor: what its strengths are multiplied by.
+    """
+
+    def __init__(self, drafter: ModelDrafter, prompt: Sequence[int], row: RowSettings) -> None:
         self.drafter, self.tokens, self.prompt = drafter, list(prompt), len(prompt)
+        mark = drafter.watermark
+        self.watermark = mark if mark is None or row.key is None else mark.with_key(row.key)
+        self.factor = row.strength_factor
         self._cached: list[int] = []  # tokens whose keys and values lie in the cache
         self._cache: SiblingCache | None = None
 
@@ -108,8 +111,26 @@ class ModelFollower:
         with drafter.at_work():
             for _ in range(most):
                 logits = self._read([*self.tokens, *found])[:, 0]
-                found.append(drafter.choose(logits, [*self.tokens[self.prompt :], *found]))
+                found.append(self._choose(logits, [*self.tokens[self.prompt :], *found]))
         return Guess(found[1:])
+
+    def _choose(self, logits: torch.Tensor, generated: Sequence[int]) -> int:
+        """The token that would be next, from logits float32 [1, V] and the new tokens so far."""
+        policy = self.drafter.policy
+        if self.watermark is None or policy is None:
+            return int(logits.argmax())
+        record = record_of(logits)
+        strength = policy.strength(Signals(record, logits)) * self.factor
+        ladder = self._ladder(record, logits, generated)
+        return int(ladder.candidates[0, int(ladder.select(strength))])
+
+    def _ladder(self, record: Record, logits: torch.Tensor, generated: Sequence[int]) -> Ladder:
+        """Of the next token by the key, from logits float32 [1, V], their record and the new tokens so far."""
+        watermark, policy = self.watermark, self.drafter.policy
+        assert watermark is not None and policy is not None
+        context = torch.tensor([*[MISSING] * watermark.window, *generated][len(generated) :], dtype=torch.int64)
+        position = Position(record, record.values, logits, context[None])
+        return watermark.native_ladder(position, scaled(policy.greatest, self.factor))
 
     def _room(self, candidates: Sequence[int], most: int) -> int:
         """How many tokens it can guess behind any of the candidates, at most `most`."""
@@ -175,9 +196,9 @@ class ForeseeingFollower(ModelFollower):
 
     def _walk(self, token: int, logits: torch.Tensor, records: list[Record], most: int) -> Guess:
         """Behind the text and the token lie logits float32 [1, V]; records: of them, then of the places before."""
-        drafter, found, originals, new = self.drafter, [token], [token], self.tokens[self.prompt :]
+        found, originals, new = [token], [token], self.tokens[self.prompt :]
         while True:
-            ladder = drafter.ladder(records[0], logits, [*new, *found])
+            ladder = self._ladder(records[0], logits, [*new, *found])
             candidates = ladder.candidates[0, : int(ladder.counts)].tolist()[:CARRIED]
             originals.append(candidates[0])
             if len(found) == most:  # nothing follows it, so that both may come
@@ -185,7 +206,7 @@ class ForeseeingFollower(ModelFollower):
             behind, choice = self._siblings(candidates), 0
             following = record_of(behind[:1])
             if len(candidates) > 1:
-                strength = self._strength([*records[::-1], following])
+                strength = self._strength([*records[::-1], following]) * self.factor
                 choice = min(int(ladder.select(torch.tensor([strength]))), CARRIED - 1)
             assert self._cache is not None
             self._cache.commit(torch.tensor([choice]), torch.tensor([True]))
@@ -207,7 +228,7 @@ class ForeseeingFollower(ModelFollower):
         return self.drafter.policy.network
 
     def _strength(self, records: Sequence[Record]) -> float:
-        """What the policy gives a token, from the records before it, at it and behind the original one, in order."""
+        """What the policy by itself gives a token, from the records before it, at it and behind the original one."""
         policy, network = self.drafter.policy, self._network
         assert policy is not None
         window = records if network.spec.next else records[:-1]

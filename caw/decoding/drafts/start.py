@@ -12,7 +12,7 @@ from caw.decoding.drafts.drafter import Drafter
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.price import RowPrice, price_for
 from caw.decoding.drafts.proposer import Proposer
-from caw.decoding.drafts.small_model import ModelDrafter
+from caw.decoding.drafts.small_model import ModelDrafter, share_of
 from caw.decoding.drafts.step import DraftStep
 from caw.decoding.drafts.width import Always, Paying, Width
 from caw.decoding.eager_step import EagerStep
@@ -47,12 +47,9 @@ def _source(model: Any, plan: Plan, price: RowPrice) -> tuple[Drafter, Width]:
         return NgramDrafter(), Always(speculate)
     if not hasattr(speculate, "config"):
         drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
-        return drafter, Paying(MOST, price, getattr(drafter, "cost", 0.0), getattr(drafter, "expected", None))
+        most = MOST_OF_MODEL if isinstance(drafter, ModelDrafter) else MOST
+        return drafter, Paying(most, price, getattr(drafter, "cost", 0.0), getattr(drafter, "expected", None))
     if speculate is model:
         raise ValueError("speculate must be a smaller model than the one that writes, got that one; leave it out")
-    small, large = (
-        sum(part.numel() * part.element_size() for part in (*one.parameters(), *one.buffers()))
-        for one in (speculate, model)
-    )
-    small_model = ModelDrafter(speculate, plan.watermark, plan.policy, small / max(large, 1))
+    small_model = ModelDrafter(speculate, plan.watermark, plan.policy, share_of(speculate, model))
     return small_model, Paying(MOST_OF_MODEL, price, small_model.cost, small_model.expected)

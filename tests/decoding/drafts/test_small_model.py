@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from decoding.architectures import build, policy_of, prompt, tokenizer
+from decoding.drafts.guessing import keep_price_steady
+from decoding.mixing import texts
+from decoding.running import Run, run
 
 import caw
 from caw import ops
 from caw.decoding.drafts.small_model import ModelDrafter
+from caw.decoding.row_settings import RowSettings
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
 PROMPTS = [prompt(9), prompt(30, 1)]
@@ -23,11 +28,10 @@ def made(speculate: Any, **options: Any) -> caw.GenerationOutput:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("marked", ["unmarked", "exp", "caw", "caw exp", "foreign"])
+@pytest.mark.parametrize("marked", ["unmarked", "exp", "caw exp", "foreign"])
 def test_texts_stay_and_a_copy_is_right(marked: str) -> None:
     options: dict[str, Any] = {
         "unmarked": {}, "exp": {"watermark": caw.EXP(key=3)},
-        "caw": {"watermark": caw.KGW(key=3), "policy": policy_of(build("qwen3"))},
         "caw exp": {"watermark": caw.EXP(key=3, top_k=3), "policy": policy_of(build("qwen3"))},
         "foreign": {"watermark": caw.KGW(key=3, delta=0.5, format="transformers")},
     }[marked]  # fmt: skip
@@ -41,6 +45,30 @@ def test_texts_stay_and_a_copy_is_right(marked: str) -> None:
         if marked != "foreign":  # it knows the key too, and under CAW what follows the original token
             assert counts.accepted == counts.drafted and trace.tokens_per_pass > 2
             assert any(trace.choice) == (marked != "unmarked")
+
+
+OWN = [RowSettings(max_new_tokens=14, **own) for own in ({}, {"key": "other"}, {"key": 8, "strength_factor": 0.4})]
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_each_text_has_its_own_key_and_factor(looks_ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter that is told neither takes the call's for all, and is right less often where they differ."""
+    keep_price_steady(monkeypatch)
+    model, mark = build("qwen3"), caw.KGW(key=3, delta=6.0)
+    policy = policy_of(model) if looks_ahead else caw.FixedStrength(1.0)
+    drafter = ModelDrafter(copy.deepcopy(model), mark, policy, cost=0.1)
+    untold = SimpleNamespace(follow=drafter.follow, learn=drafter.learn, cost=0.1, expected=drafter.expected)
+
+    def decoded(speculate: Any) -> Run:
+        prompts = [PROMPTS[0]] * len(OWN)
+        return run(model, prompts, mark, policy, rows=OWN, batch=2, max_new_tokens=14, speculate=speculate, slots=2)
+
+    plain, told, not_told = decoded(None), decoded(drafter), decoded(untold)
+    assert texts(told) == texts(not_told) == texts(plain)
+    assert len({tuple(tokens) for tokens in plain.tokens}) == len(OWN), "keys and factors matter"
+    right, less = ([t.drafts.acceptance for t in done.traces] for done in (told, not_told))
+    assert right == [1.0] * len(OWN)
+    assert less[0] == 1.0 and max(less[1:]) < 1.0
 
 
 def test_another_model_may_be_wrong() -> None:

@@ -249,14 +249,18 @@ TOKENS = st.lists(st.integers(-2, VOCAB + 2), max_size=30)
 
 
 @settings(max_examples=10, deadline=None)
-@given(guesses=st.lists(TOKENS | st.none(), min_size=1, max_size=6), length=st.sampled_from([1, 7, POSITIONS - 12]))
-def test_any_guess(guesses: list[list[int] | None], length: int) -> None:
+@given(
+    guesses=st.lists(TOKENS | st.none(), min_size=1, max_size=6), length=st.sampled_from([1, 7, POSITIONS - 12]),
+    mark=st.sampled_from([caw.KGW(key=3, delta=3.0), caw.EXP(key=3), None]), ahead=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)  # fmt: skip
+def test_any_guess(guesses: list[list[int] | None], length: int, mark: Any, ahead: bool, dtype: torch.dtype) -> None:
     """None is the right one; the longest prompt leaves 12 positions of the model."""
-    model, ids = build("qwen3"), prompt(length)
+    model, ids = copy.deepcopy(build("qwen3")).to(dtype), prompt(length)
 
     def made(speculate: Any) -> list[int]:
         out = caw.generate(
-            model, tokenizer(), [ids], watermark=caw.KGW(key=3, delta=3.0), policy=policy_of(model),
+            model, tokenizer(), [ids], watermark=mark, policy=policy_of(build("qwen3")) if mark and ahead else None,
             max_new_tokens=12, speculate=speculate, progress=False,
         )  # fmt: skip
         return out.sequences[0]
