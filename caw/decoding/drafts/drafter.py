@@ -14,7 +14,8 @@ class Guess:
     """tokens: what may come, in order. trust: a small number, greater for better reasons to think so (the length of a
     match); how often guesses of equal trust were right decides which one is followed, and how far. originals: of each
     token the original one at its place, where the drafter expects marks; () = the same. They are read where the policy
-    looks ahead and steps are not captured; what one of the two lists has more than the other is then left out.
+    looks ahead; what one of the two lists has more than the other is then left out. Captured steps carry one token for
+    each place: there the first original that is not the guessed token ends the draft.
     """
 
     tokens: Sequence[int] = ()

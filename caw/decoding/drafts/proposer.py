@@ -18,12 +18,17 @@ ROOTS = 2  # candidates behind which a guess is looked for; the others are hardl
 class Proposer:
     """Follows the texts of a batch.
 
-    drafter: what guesses. width: how far guesses are followed. vocab_size: ids from there on are no tokens. beside:
-    whether forwards have room for the original tokens of a draft; those of a guess are dropped where they have none.
+    drafter: what guesses. width: how far guesses are followed. vocab_size: ids from there on are no tokens.
+    looks_ahead: whether a decision needs what follows the original token; if not, those of a guess are dropped.
+    beside: whether forwards have room for an original beside the guessed token; if not, a draft ends with the first
+    original that is another one: it is decided there, and the next draft may go on behind what was chosen.
     """
 
-    def __init__(self, drafter: Drafter, width: Width, vocab_size: int, beside: bool = False) -> None:
-        self.drafter, self.width, self.vocab_size, self.beside = drafter, width, vocab_size, beside
+    def __init__(
+        self, drafter: Drafter, width: Width, vocab_size: int, *, looks_ahead: bool = False, beside: bool = True
+    ) -> None:
+        self.drafter, self.width, self.vocab_size = drafter, width, vocab_size
+        self.looks_ahead, self.beside = looks_ahead, beside
         self.costly = getattr(drafter, "cost", 0.0) > 0
         self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
 
@@ -82,12 +87,15 @@ class Proposer:
         return (self.width.share(guess.trust), guess.trust) if guess.tokens else (-math.inf, 0)
 
     def _cut(self, root: int, guess: Guess, most: int) -> Chain:
-        """The first tokens of a guess, up to one that the model does not have, with originals where there is room."""
-        expected = guess.originals if self.beside else ()
+        """The first tokens of a guess, up to one that the model does not have, and their originals; see `beside`."""
+        expected = guess.originals if self.looks_ahead else ()
         pairs = list(zip(guess.tokens, expected or guess.tokens, strict=False))[:most]
         wrong = next((at for at, pair in enumerate(pairs) if not all(map(self._has, pair))), len(pairs))
         tokens, originals = [token for token, _ in pairs[:wrong]], [original for _, original in pairs[:wrong]]
-        return Chain(root, tokens, originals if expected else ())
+        if self.beside or not expected:
+            return Chain(root, tokens, originals if expected else ())
+        same = next((at for at, pair in enumerate(pairs[:wrong]) if pair[0] != pair[1]), wrong)
+        return Chain(root, originals[: same + 1])
 
     def _has(self, token: int) -> bool:
         return 0 <= token < self.vocab_size

@@ -29,14 +29,15 @@ def make_step(model: Any, plan: Plan) -> tuple[EagerStep | FixedStep, str]:
         why_not = ROUNDING
     if plan.drafts:
         drafter = NgramDrafter() if isinstance(speculate, int) else speculate
-        proposer = Proposer(drafter, Always(plan.drafts), plan.facts.vocab_size)
+        width, ahead = Always(plan.drafts), plan.looks_ahead
+        proposer = Proposer(drafter, width, plan.facts.vocab_size, looks_ahead=ahead, beside=False)
         return (ChainedFusedStep if fusible(plan) else ChainedFixedStep)(model, plan, proposer), ""
     if plan.captured:
         return (FusedStep if fusible(plan) else FixedStep)(model, plan), why_not
     if why_not:
         return EagerStep(model, plan), why_not
     price = price_for(model)
-    proposer = Proposer(*_source(model, plan, price), plan.facts.vocab_size, beside=plan.looks_ahead)
+    proposer = Proposer(*_source(model, plan, price), plan.facts.vocab_size, looks_ahead=plan.looks_ahead)
     return DraftStep(model, plan, proposer, price), ""
 
 

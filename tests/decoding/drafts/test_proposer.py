@@ -70,16 +70,17 @@ def test_what_is_more_often_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("originals", "drafted", "kept"),
-    [((), [5, 6, 7], ()), ([5, 8, 7], [5, 6, 7], [5, 8, 7]), ([8], [5], [8]), ([8] * 9, [5, 6, 7], [8] * 3),
-     ([8, 100, 8], [5], [8])],
+    ("originals", "drafted", "kept", "alone"),
+    [((), [5, 6, 7], (), [5, 6, 7]), ([5, 8, 7], [5, 6, 7], [5, 8, 7], [5, 8]), ([8], [5], [8], [8]),
+     ([8] * 9, [5, 6, 7], [8] * 3, [8]), ([8, 100, 8], [5], [8], [8]), ([5, 6], [5, 6], [5, 6], [5, 6])],
 )  # fmt: skip
-def test_originals_as_far_as_both_go(originals: list[int], drafted: list[int], kept: Any) -> None:
-    """Where there is room for them; else the draft is carried without."""
-    for beside in (True, False):
-        proposer = Proposer(Fixed({1: Guess([5, 6, 7], 1, originals)}), Always(4), 100, beside)
-        chain, _ = proposer.chain(text([9]), [1], 1)
-        assert (chain.tokens, chain.originals) == ((drafted, kept) if beside else ([5, 6, 7], ()))
+def test_originals_as_far_as_both_go(originals: list[int], drafted: list[int], kept: Any, alone: list[int]) -> None:
+    """Without room for both, up to the first that is another one; where nobody looks ahead the draft goes without."""
+    cases = {(True, True): (drafted, kept), (True, False): (alone, ()), (False, True): ([5, 6, 7], ())}
+    for (ahead, beside), expected in cases.items():
+        drafter = Fixed({1: Guess([5, 6, 7], 1, originals)})
+        chain, _ = Proposer(drafter, Always(4), 100, looks_ahead=ahead, beside=beside).chain(text([9]), [1], 1)
+        assert (chain.tokens, chain.originals) == expected
 
 
 @pytest.mark.parametrize(("root", "drafted"), [(0, [5]), (2, [5]), (3, []), (-1, [])])

@@ -248,7 +248,7 @@ def test_with_a_target(llama: Any, watermark: str) -> None:
 TOKENS = st.lists(st.integers(-2, VOCAB + 2), max_size=30)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     guesses=st.lists(TOKENS | st.none(), min_size=1, max_size=6), length=st.sampled_from([1, 7, POSITIONS - 12]),
     mark=st.sampled_from([caw.KGW(key=3, delta=3.0), caw.EXP(key=3), None]), ahead=st.booleans(),
