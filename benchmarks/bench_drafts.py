@@ -5,13 +5,19 @@
 Four kinds of prompts: chat, GSM8K with worked examples (files of the data set, `train.jsonl` and `test.jsonl`, which
 this repository does not hold), rewriting a text and editing code. All variants take turns at each prompt, so that each
 ratio is of neighbours in time. Times are of the processor, of one thread, whatever else the machine does. Texts with
-and without drafts are compared token by token. What was measured lies in --raw, and a second call goes on behind it.
+and without drafts are compared token by token. What was measured lies in --raw, and a second call goes on behind it:
+--minutes 5 makes a part, and the same command again the next one. In --json a row takes the place of an older one of
+the same case, unless that is of more texts.
+
+Times are those of the texts without their prompts. A small model (--drafter) guesses once with the marks and once
+without ("unmarked drafts"); its own reading of the prompt counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -20,156 +26,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from draft_prompts import prompts
 
 import caw
 from caw.cost.machine import about
 from caw.decoding.drafts.ngrams import NgramDrafter
+from caw.decoding.drafts.small_model import ModelDrafter, share_of
 
-CHAT = [
-    "Why is the sky blue?",
-    "Write a short story about a dog that learns to sail.",
-    "What should I cook for six guests who eat no meat?",
-    "Explain to a child how a bicycle stays upright.",
-    "Give me three reasons to learn a second language.",
-    "How do I keep tomato plants healthy in a dry summer?",
-    "Describe a market square early in the morning.",
-    "What is the difference between weather and climate?",
-]
-TEXTS = [
-    "The library was built in nineteen hundred and four. It burned down once and was built again from the same plans. "
-    "Today it holds forty thousand books, two reading rooms and a small cafe, and it is open every day but Monday.",
-    "Bees find flowers by their colour and their smell. When a bee has found a good place, she flies home and dances. "
-    "The dance tells the others how far away the flowers are, and in which direction from the sun they have to fly.",
-    "My grandfather repaired clocks. He said that a clock is never broken, it has only stopped for a while. On his "
-    "desk lay hundreds of small wheels, and he knew where each of them came from and where it belonged.",
-    "Salt was once worth its weight in silver. Roads were built to carry it, and towns grew where the roads crossed. "
-    "Soldiers were paid in it for a time. Today it stands on every table and nobody thinks of it twice.",
-    "The lake freezes late in the year. First the small bays close, then the long arm in the north, and last of all "
-    "the deep water in the middle. When the ice is thick enough, people drive across it to save an hour.",
-    "A bicycle stays upright because it steers into a fall. When it leans to the left, the front wheel turns to the "
-    "left, and the wheels come back under the rider. A rider learns to help it along without knowing how.",
-    "The old bridge has seven arches. The third one fell in a flood and was built again in brick, as stone was dear "
-    "that year. Boats pass under the middle arch alone, because the water beside it is shallow and full of sand.",
-    "My aunt keeps a shop for buttons. Each kind has a drawer of its own, and on each drawer one button is sewn as a "
-    "label. She finds any of four thousand kinds in a minute, and she has never written a list of them.",
-]
-REWRITE = "Repeat the following text word for word, but replace every full stop by an exclamation mark.\n\n{}"
-CODES = [
-    """def mean(values):
-    total = 0
-    for value in values:
-        total = total + value
-    return total / len(values)
-
-
-def variance(values):
-    center = mean(values)
-    total = 0
-    for value in values:
-        total = total + (value - center) ** 2
-    return total / len(values)
-""",
-    """class Stack:
-    def __init__(self):
-        self.items = []
-
-    def push(self, item):
-        self.items.append(item)
-
-    def pop(self):
-        return self.items.pop()
-
-    def is_empty(self):
-        return len(self.items) == 0
-""",
-    """def read_table(path, separator):
-    rows = []
-    with open(path) as lines:
-        for line in lines:
-            cells = line.strip().split(separator)
-            rows.append(cells)
-    return rows
-""",
-    """def is_prime(number):
-    if number < 2:
-        return False
-    for divisor in range(2, number):
-        if number % divisor == 0:
-            return False
-    return True
-
-
-def primes_below(limit):
-    return [number for number in range(limit) if is_prime(number)]
-""",
-    """class Account:
-    def __init__(self, owner, balance=0):
-        self.owner = owner
-        self.balance = balance
-
-    def deposit(self, amount):
-        self.balance += amount
-        return self.balance
-
-    def withdraw(self, amount):
-        if amount > self.balance:
-            raise ValueError("not enough money")
-        self.balance -= amount
-        return self.balance
-""",
-    """def word_counts(text):
-    counts = {}
-    for word in text.lower().split():
-        word = word.strip(".,;:!?")
-        if word in counts:
-            counts[word] += 1
-        else:
-            counts[word] = 1
-    return counts
-""",
-    """def moving_average(values, width):
-    averages = []
-    for start in range(len(values) - width + 1):
-        window = values[start:start + width]
-        averages.append(sum(window) / width)
-    return averages
-""",
-    """class Timer:
-    def __init__(self, clock):
-        self.clock = clock
-        self.started = None
-
-    def start(self):
-        self.started = self.clock()
-
-    def stop(self):
-        elapsed = self.clock() - self.started
-        self.started = None
-        return elapsed
-""",
-]
-EDIT = "Add type hints to this Python code. Show the whole code again.\n\n```python\n{}```"
-QUESTIONS, SHOTS, FIRST = 8, 4, 200  # of GSM8K's test questions, from this one on
 TOKENS = {"GSM8K": 160, "rewriting": 100, "chat": 100, "code editing": 120}  # most of a text
 KEY, WARM = 15_485_863, 2
 IN_TURN = "GSM8K, one after the other"  # drafts also from the texts before; all else is as for each by itself
+DRAFTS, UNMARKED = " + drafts", " + unmarked drafts"
+CASE = ("model", "drafter", "dtype", "weights", "batch", "prompts", "variant")
+LASTING = ("model", "weights", "drafter", "evaluator", "delta", "dtype", "batch", "tokens")  # the same in all parts
+Measured = dict[str, Any]
 
 
-def prompts(gsm8k: Path | None) -> dict[str, list[tuple[str, bool]]]:
-    """(prompt, whether it is a chat) of each kind."""
-    found: dict[str, list[tuple[str, bool]]] = {}
-    if gsm8k is not None:
-        train, test = ([json.loads(x) for x in (gsm8k / f"{name}.jsonl").open()] for name in ("train", "test"))
-        shown = "".join(f"Question: {x['question']}\nAnswer: {x['answer']}\n\n" for x in train[:SHOTS])
-        asked = test[FIRST : FIRST + QUESTIONS]
-        found["GSM8K"] = [(f"{shown}Question: {x['question']}\nAnswer:", False) for x in asked]
-    found["rewriting"] = [(REWRITE.format(text), True) for text in TEXTS]
-    found["chat"] = [(text, True) for text in CHAT]
-    found["code editing"] = [(EDIT.format(code), True) for code in CODES]
-    return found
+def guessers(args: argparse.Namespace, model: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What `speculate` is in each variant of decoding with a mark."""
+    if not args.drafter:
+        return lambda mark: {"": None, DRAFTS: "auto"}
+    small = caw.load_model(args.drafter, dtype=args.dtype)[0]
+    unmarked = ModelDrafter(small, None, None, share_of(small, model))
+
+    def of(mark: dict[str, Any]) -> dict[str, Any]:
+        if not mark:
+            return {"": None, DRAFTS: unmarked}
+        expecting = ModelDrafter(small, mark["watermark"], mark["policy"], unmarked.cost)
+        return {"": None, DRAFTS: expecting, UNMARKED: unmarked}
+
+    return of
 
 
-def variants(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
+def variants(args: argparse.Namespace, model: Any) -> dict[str, dict[str, Any] | None]:
     """Arguments of `caw.generate`; None = transformers."""
     policy = caw.CapacityPolicy(args.evaluator or args.model)
     marks: dict[str, dict[str, Any]] = {
@@ -177,10 +66,10 @@ def variants(args: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
         "KGW, CAW": {"watermark": caw.KGW(key=KEY, delta=args.delta), "policy": policy},
         "EXP, CAW": {"watermark": caw.EXP(key=KEY), "policy": policy},
     }
-    drafting: Any = caw.load_model(args.drafter, dtype=args.dtype)[0] if args.drafter else "auto"
+    guessing = guessers(args, model)
     found: dict[str, dict[str, Any] | None] = {
         f"{name}{said}": {**given, "speculate": how, "batch_size": args.batch}
-        for name, given in marks.items() for said, how in (("", None), (" + drafts", drafting))
+        for name, given in marks.items() for said, how in guessing(given).items()
     }  # fmt: skip
     theirs = dict.fromkeys(("transformers", "transformers + look-up")) if args.batch == 1 and args.theirs else {}
     return {**found, **theirs}
@@ -199,50 +88,62 @@ def theirs(model: Any, tokenizer: Any, name: str, ids: list[list[int]], tokens: 
     return [out[0, len(ids[0]) :].tolist()], []
 
 
-def measure(call: Callable[[int], Any], most: int) -> dict[str, Any]:
-    """Tokens of each text, what drafts did, and seconds a token without the prompts."""
-    start = time.thread_time()
-    call(WARM)
-    prompt_time = time.thread_time() - start
+def measure(call: Callable[[int], Any], most: int, read: Callable[[], Any] | None = None) -> Measured:
+    """Tokens of each text, what drafts did, and seconds of the texts without the prompts.
+
+    read: puts the prompts into a cache that the call has, so that only what a drafter reads of them counts.
+    """
+    warm, start = 0 if read else WARM, time.thread_time()
+    if read is None:
+        call(warm)
+        prompt_time = time.thread_time() - start
+    else:
+        read()
+        prompt_time = 0.0
     start = time.thread_time()
     texts, counts = call(most)
     seconds = time.thread_time() - start - prompt_time
-    fewer = sum(max(len(text) - WARM, 0) for text in texts)
+    fewer = sum(max(len(text) - warm, 0) for text in texts)
     return {"texts": texts, "seconds": seconds * sum(map(len, texts)) / max(fewer, 1),
             "counts": [asdict(count) for count in counts if count.passes]}  # fmt: skip
 
 
-def samples(model: Any, tokenizer: Any, args: argparse.Namespace, kept: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def samples(model: Any, tokenizer: Any, args: argparse.Namespace, kept: Measured) -> Iterator[tuple[str, Any]]:
     """(what was measured, figures) of all that is not in `kept`: of each kind the first texts, then the next ones."""
-    chosen = variants(args)
-    encoded = {kind: [encode(tokenizer, *one) for one in asked] for kind, asked in prompts(args.gsm8k).items()}
-    shared = {name: NgramDrafter() for name in chosen if name.endswith("drafts")}
+    chosen = variants(args, model)
+    encoded = {kind: [encode(tokenizer, *one) for one in asked] for kind, asked in prompts(args.gsm8k).items()
+               if not args.kinds or kind in args.kinds}  # fmt: skip
+    shared = {name: NgramDrafter() for name in chosen if name.endswith(DRAFTS)}
     for first in range(0, args.most - args.batch + 1, args.batch):
         for kind, every in encoded.items():
             ids, most = every[first : first + args.batch], min(args.tokens, TOKENS[kind])
             if len(ids) < args.batch:
                 continue
+            cache = {"prompt_cache": caw.PromptCache()}
             for name, given in chosen.items():
                 if given is None and first < args.theirs:
                     yield from once(kept, kind, first, name, partial(theirs, model, tokenizer, name, ids), most)
                 if given is not None:
-                    yield from once(kept, kind, first, name, partial(ours, model, tokenizer, given, ids), most)
+                    asked = {**given, **cache}
+                    read = partial(ours, model, tokenizer, {**asked, "speculate": None}, ids, 1)
+                    yield from once(kept, kind, first, name, partial(ours, model, tokenizer, asked, ids), most, read)
                 if kind == "GSM8K" and name in shared and not args.drafter and args.batch == 1:
-                    again = {**(given or {}), "speculate": shared[name]}
-                    yield from once(kept, IN_TURN, first, name, partial(ours, model, tokenizer, again, ids), most)
+                    again = partial(ours, model, tokenizer, {**asked, "speculate": shared[name]}, ids)
+                    yield from once(kept, IN_TURN, first, name, again, most, read)
                     shared[name].learn(kept[json.dumps([IN_TURN, first, name])]["texts"][0])
 
 
 def once(
-    kept: dict[str, Any], kind: str, first: int, name: str, call: Callable[[int], Any], most: int
-) -> Iterator[tuple[str, Any]]:
+    kept: Measured, kind: str, first: int, name: str, call: Callable[[int], Any], most: int,
+    read: Callable[[], Any] | None = None,
+) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """A measurement, unless it is kept."""
     own = json.dumps([kind, first, name])
     if own not in kept:
-        yield own, measure(call, most)
+        yield own, measure(call, most, read)
 
 
-def rows_of(kept: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def rows_of(kept: Measured) -> Iterator[dict[str, Any]]:
     """A row for each kind of prompts and variant, of texts that all variants have had; speeds are of the same texts."""
     found: dict[tuple[str, str], dict[int, Any]] = {}
     for own, figures in kept.items():
@@ -256,10 +157,9 @@ def rows_of(kept: dict[str, Any]) -> Iterator[dict[str, Any]]:
     }
     for (kind, name), every in found.items():
         made = {first: figures for first, figures in every.items() if first in whole[kind] & whole[kind.split(",")[0]]}
-        plain, before = (
-            found[kind.split(",")[0], other]
-            for other in ("plain", name.removesuffix(" + drafts").removesuffix(" + look-up"))
-        )
+        if not made:
+            continue
+        plain, before = (found[kind.split(",")[0], other] for other in ("plain", name.split(" + ")[0]))
         counts = [count for figures in made.values() for count in figures["counts"]]
         passes, drafted = (sum(count[what] for count in counts) for what in ("passes", "drafted"))
         tokens = sum(len(text) for figures in made.values() for text in figures["texts"])
@@ -304,26 +204,29 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1, help="texts at once")
     parser.add_argument("--tokens", type=int, default=200, help="most of a text; each kind has a limit of its own")
     parser.add_argument("--gsm8k", type=Path, help="folder with train.jsonl and test.jsonl; without it, no maths")
+    parser.add_argument("--kinds", nargs="+", choices=[*TOKENS], help="of prompts; all, if none is named")
     parser.add_argument("--most", type=int, default=100, help="prompts of each kind")
     parser.add_argument("--theirs", type=int, default=2, help="of them, those that transformers is given too")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after them nothing more is begun")
     parser.add_argument("--raw", type=Path, required=True, help="file of what was measured, gone on with")
     parser.add_argument("--json", type=Path, help="file for the results; rows of other runs stay")
     return parser.parse_args()
 
 
 def main() -> None:
-    args = options()
+    args, start = options(), time.monotonic()
     torch.set_num_threads(1)
+    kept = kept_in(args)
     model, tokenizer = caw.load_model(args.model, dtype=args.dtype, weights=args.weights)
-    kept: dict[str, Any] = {}
-    if args.raw.exists():
-        kept = {line["what"]: line["figures"] for line in map(json.loads, args.raw.open())}
     with args.raw.open("a") as raw:
         for own, figures in samples(model, tokenizer, args, kept):
             kept[own] = figures
             raw.write(json.dumps({"what": own, "figures": figures}) + "\n")
             raw.flush()
             print(own, round(figures["seconds"], 2), flush=True)
+            if time.monotonic() - start > 60 * args.minutes:
+                print("time is up; the same command goes on behind it")
+                break
     names = {"model": Path(args.model).name, "drafter": Path(args.drafter).name if args.drafter else None}
     own_row = {**names, "dtype": str(model.dtype).removeprefix("torch."), "weights": args.weights, "batch": args.batch}
     rows = [{**own_row, **row} for row in rows_of(kept)]
@@ -333,16 +236,48 @@ def main() -> None:
         write(args, own_row, rows)
 
 
+def kept_in(args: argparse.Namespace) -> Measured:
+    """What was measured before with the same arguments; begins the file where there is none."""
+    asked = {name: str(getattr(args, name)) for name in LASTING}
+    if not args.raw.exists():
+        args.raw.write_text(json.dumps({"what": "arguments", "figures": asked}) + "\n")
+    kept = {line["what"]: line["figures"] for line in map(json.loads, args.raw.open())}
+    begun = kept.pop("arguments", asked)
+    if begun != asked:
+        raise SystemExit(
+            f"expected the arguments that {args.raw} was begun with, {begun}, got {asked}; name another file"
+        )
+    return kept
+
+
 def write(args: argparse.Namespace, own: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    said = [f"--{name} {value}" for name, value in vars(args).items() if value and name not in ("gsm8k", "raw", "json")]
+    left_out = ("gsm8k", "raw", "json", "minutes", "kinds")
+    said = [f"--{name} {value}" for name, value in vars(args).items() if value and name not in left_out]
     said = [word.replace(str(Path(word.split()[-1]).parent) + "/", "") for word in said]
-    found = json.loads(args.json.read_text()) if args.json.exists() else {"rows": [], "commands": {}}
-    others = [row for row in found["rows"] if any(row.get(name) != value for name, value in own.items())]
+    kinds = args.kinds or []
     said += ["--gsm8k FOLDER"] if args.gsm8k else []
+    said += ["--kinds", *map(shlex.quote, kinds)] if kinds else []
+    found = json.loads(args.json.read_text()) if args.json.exists() else {"rows": [], "commands": {}}
     command = f"python benchmarks/bench_drafts.py {' '.join(said)} --raw FILE --json FILE"
-    found["commands"][" ".join(str(value) for value in own.values() if value)] = command
-    found |= {"rows": others + rows, "threads": 1, "clock": "thread_time", "machine": about()}
-    args.json.write_text(json.dumps(found) + "\n")
+    found["commands"][" ".join(str(value) for value in (*own.values(), *kinds) if value)] = command
+    found |= {"rows": merged(found["rows"], rows), "threads": 1, "clock": "thread_time", "machine": about()}
+    args.json.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+
+
+def merged(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows, cases of one kind beside each other; a case has its later row, or the one of more texts."""
+    found = {tuple(row[name] for name in CASE): row for row in before}
+    for row in now:
+        case = tuple(row[name] for name in CASE)
+        if case not in found or found[case]["texts"] <= row["texts"]:
+            found[case] = row
+        else:
+            print("the older row stays, as it is of more texts:", *case)
+    places: dict[Any, int] = {}
+    for case in found:
+        places.setdefault(case[:5], len(places))
+        places.setdefault(case[:6], len(places))
+    return [found[case] for case in sorted(found, key=lambda case: (places[case[:5]], places[case[:6]]))]
 
 
 if __name__ == "__main__":

@@ -234,21 +234,24 @@ def serving() -> str:
     return f"{as_table(header, rows)}\n\n{what} {source('serve.json')}"
 
 
+UNMARKED = {"unmarked drafts": ", unmarked guesses"}
+
+
 def drafts() -> str:
     """Decoding with drafts and without, of plain decoding without them."""
     found = read_result("drafts.json")
     rows = {(r["model"], r["drafter"], r["batch"], r["prompts"], r["variant"]): r for r in found["rows"]}
     lines = []
     for (*case, variant), r in rows.items():
-        without = variant.removesuffix(" + drafts").removesuffix(" + look-up")
-        if variant == without:
+        without, _, guessed = variant.partition(" + ")
+        if not guessed:
             continue
         model, drafter, batch, prompts = case
         before = rows.get((*case, without), rows.get((*case[:3], prompts.split(",")[0], without)))
         said = model.split(".Q")[0] + (f", drafts of {drafter.split('.Q')[0]}" if drafter else "")
         lines.append((
-            said, batch, f"{prompts} ({r['texts']})", without, f"{before['speed_over_plain']:.2f}",
-            f"{r['speed_over_plain']:.2f}",
+            said, batch, f"{prompts} ({r['texts']})", without + UNMARKED.get(guessed, ""),
+            f"{before['speed_over_plain']:.2f}", f"{r['speed_over_plain']:.2f}",
             *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
             "" if r["acceptance"] is None else share(r["acceptance"]),
         ))  # fmt: skip
