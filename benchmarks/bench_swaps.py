@@ -41,7 +41,7 @@ READ = {
     "position i": replace(SPEC, previous=0, next=0),
     "all three, without token classes": replace(SPEC, classes=0, line_ends=False),
     "all three, 10 probabilities of each": replace(SPEC, k=10),
-    "all three, gap instead of log": replace(SPEC, transform="all three, gap instead of log"),
+    "all three, gap instead of log": replace(SPEC, transform="gap"),
 }
 Scores = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # of rows to learn from, of rows to score
 

@@ -370,7 +370,12 @@ def run_detection(task: Task, items: Sequence[Item]) -> Iterator[tuple[Item, Res
         chosen = [item for item in items if isinstance(item.content, kind)]
         if any(item.prompt is not None for item in chosen):
             for item in chosen:
-                yield from _detect_chunk(task.behind(item.prompt), [item])
+                try:
+                    behind = task.behind(item.prompt)
+                except ValueError as error:
+                    yield item, str(error)
+                else:
+                    yield from _detect_chunk(behind, [item])
             continue
         for start in range(0, len(chosen), CHUNK):
             yield from _detect_chunk(task, chosen[start : start + CHUNK])

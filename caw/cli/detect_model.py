@@ -130,7 +130,9 @@ class ReaderSettings:
         with doing(f"loading {self.model}"):
             network, tokenizer = load_model(self.model, device=device, dtype=dtype, weights=quantised)
         weights = ModelWeights(network, tokenizer, prompt, how, self.chat, calibration=self.calibration)
-        complain(f"weights by {weights.name}{f': {remark}' if remark else ''}")
+        # a prompt of any line: what no line can have, such as a chat template, is refused before the first
+        name = weights.name if self.prompt_field is None else weights.with_prompt("a prompt").name
+        complain(f"weights by {name}{f': {remark}' if remark else ''}")
         return weights
 
 

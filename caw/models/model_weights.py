@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -48,8 +48,8 @@ class ModelWeights(TextWeights):
             with the same tokenizer will do.
         prompt: what the text answers, a str or token ids; None = unknown: the text is read behind the tokenizer's
             beginning or end of a text. Without it the reader believes too much; see `calibration`.
-        policy: how strongly each token was marked. Its target is left out: what a text had shown under its own key must
-            not decide how it is weighed; see `factors`.
+        policy: how strongly each token was marked. What a text had shown under its own key must not decide how it is
+            weighed, so of a target only the greatest strength counts that its law allows; see `factors`.
         chat: put a prompt that is a str into the tokenizer's chat template, as `generate(chat=True)` does.
         factors: what strengths are multiplied by at each token, the last number from there on: means by position of a
             closed loop, learned under other keys.
@@ -59,8 +59,8 @@ class ModelWeights(TextWeights):
             that the calibration names.
 
     P-values stay exact, whatever the model, prompt and policy; those of the writer find most. They must have been
-    chosen without the key that is tested, so a prompt may not hold text that is marked with it. The watermark given
-    to the detector says gamma, delta and top_k, which matter here.
+    chosen without the key that is tested: a prompt may not hold text that is marked with it, nor may the model have
+    been trained on such text. The watermark given to the detector says gamma, delta and top_k, which matter here.
 
     Texts are read once by the teacher-forced pass, each by itself; levels are kept, so further keys cost no pass.
     Deterministic. Raises TypeError or ValueError naming the argument; when used, ValueError for a text that does not
@@ -82,9 +82,15 @@ class ModelWeights(TextWeights):
         require_bool("chat", self.chat)
         if not isinstance(self.policy, Policy):
             raise TypeError(f"policy must be a caw policy, got {type(self.policy).__name__}; use caw.FixedStrength()")
-        object.__setattr__(self, "factors", tuple(self.factors))
-        if isinstance(self.key_ids, str) or not all(isinstance(key, str) for key in self.key_ids):
+        if not callable(getattr(self.model, "get_output_embeddings", None)):
+            kind = type(self.model).__name__
+            raise TypeError(f"model must be a causal language model, got {kind}; pass what caw.load_model gives")
+        keys = self.key_ids
+        if isinstance(keys, str) or not isinstance(keys, Iterable) or not all(isinstance(key, str) for key in keys):
             raise TypeError("key_ids must be a list of texts, got another; pass [watermark.key_id for each]")
+        if not isinstance(self.factors, Iterable):
+            raise TypeError(f"factors must be a list of numbers, got {type(self.factors).__name__}; pass [] for none")
+        object.__setattr__(self, "factors", tuple(self.factors))
         for factor in self.factors:
             require_number("factors", factor, 0, MAX_STRENGTH, closed=True)
         self._check_vocabulary()
@@ -128,6 +134,10 @@ class ModelWeights(TextWeights):
             return self._encoded(self.prompt)
         if self.chat:
             raise TypeError(f"prompt must be a str with chat=True, got {type(self.prompt).__name__}; leave chat out")
+        if isinstance(self.prompt, (list, tuple)) and any(isinstance(part, str) for part in self.prompt):
+            raise TypeError(
+                f"prompt must be one text or the ids of one, got a list of {len(self.prompt)}; use with_prompt for each"
+            )
         found = tuple(flat_ids(self.prompt, "prompt").tolist())
         if not found or max(found) >= vocabulary_size(self.model):
             raise ValueError(
@@ -135,6 +145,11 @@ class ModelWeights(TextWeights):
                 f"{max(found) if found else 'none'}; use the model's own tokenizer, or leave it out"
             )
         return found
+
+    @property
+    def _known_prompt(self) -> tuple[int, ...] | None:
+        """What stands for an unknown prompt is read alike, and believed less, where it is none."""
+        return None if self.prompt is None else self.prompt_ids
 
     @property
     def _nothing(self) -> tuple[int, ...]:
@@ -173,7 +188,7 @@ class ModelWeights(TextWeights):
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hex, of the model's numbers, the prompt's ids, the policy, its evaluator and the factors."""
-        said = [fingerprint(self.model), self.prompt_ids, policy_text(self.policy), self.factors]
+        said = [fingerprint(self.model), self._known_prompt, policy_text(self.policy), self.factors]
         if isinstance(self.calibration, Calibration):
             said.append(self.calibration.digest)
         if isinstance(self.policy, CapacityPolicy):
@@ -218,6 +233,10 @@ class ModelWeights(TextWeights):
 
         Faster than one text at a time; levels then differ by rounding, by one here and there. At most KEPT are kept.
         """
+        if len(prompts) != len(texts):
+            raise ValueError(
+                f"expected one prompt for each text, got {len(prompts)} for {len(texts)}; pass None where it is unknown"
+            )
         readers = [self.with_prompt(prompt) for prompt in prompts]
         todo = [
             (reader, text, reader._name_of(text, watermark))
@@ -260,7 +279,7 @@ class ModelWeights(TextWeights):
         if self.factors:
             places = np.minimum(np.arange(len(reading.tokens)), len(self.factors) - 1)
             factors = np.array(self.factors, dtype=np.float32)[places]
-            most = reading.greatest * max(self.factors)
+            most = max(reading.greatest, self.policy.max_strength * max(self.factors))
             reading = replace(reading, strength=reading.strength * factors, greatest=most)
         if isinstance(self.calibration, Calibration):
             signal = self.calibration.signal(signal_features(reading, watermark, self.kinds))
@@ -278,7 +297,7 @@ class ModelWeights(TextWeights):
     def _name_of(self, text: np.ndarray, watermark: Watermark) -> tuple[Any, ...]:
         """What decides the levels of a text, besides what is the same for all prompts."""
         null = watermark.green_fraction if isinstance(watermark, GreenList) else getattr(watermark, "temperature", 1.0)
-        return (self.prompt_ids, text.tobytes(), watermark.rule, watermark.full, null)
+        return (self._known_prompt, text.tobytes(), watermark.rule, watermark.full, null)
 
     def _keep(self, name: tuple[Any, ...], levels: np.ndarray) -> None:
         self._kept[name] = levels

@@ -30,7 +30,7 @@ class TextReader:
     """Reads texts behind one prompt, each by itself, so that what it says of a text depends on no other.
 
     Args:
-        model: a causal LM. policy: whose strengths are wanted; its target is not looked at.
+        model: a causal LM. policy: whose strengths are wanted, as if it had no target.
         prompt: token ids, at least one. Its keys and values are kept from the first text on.
     """
 
@@ -93,7 +93,7 @@ def reading(logits: torch.Tensor, before: int, tokens: np.ndarray, policy: Polic
         logsumexp=own.logsumexp.cpu().numpy(),
         entropy=torch.cat(entropies).cpu().numpy(),
         strength=torch.cat(strengths).cpu().numpy(),
-        greatest=policy.max_strength,
+        greatest=policy.greatest,
         capacity=(torch.full((n,), torch.nan) if capacity is None else capacity).cpu().numpy(),
     )
 

@@ -59,7 +59,12 @@ def test_p_values_are_the_librarys(model: str, loaded: Any, lines: Path, tmp_pat
     rows, weights = read(lines), ["--weights", f"model:{model}"]
     given = [*weights, *FULL, "--input", str(lines), "--field", "tokens"]
     own = [library(loaded, row["prompt"], row["tokens"]) for row in rows]
-    assert p_values(*given, "--prompt-field", "prompt") == own
+    mixed = tmp_path / "mixed.jsonl"  # a prompt that cannot be read costs its own line alone
+    mixed.write_text("".join(json.dumps(row) + "\n" for row in ({**rows[0], "id": "none", "prompt": ""}, *rows)))
+    beside = ["--field", "tokens", "--input", str(mixed), "--prompt-field", "prompt", "--json", "--dtype", "float32"]
+    answer = detect(*weights, *FULL, *beside)
+    assert [json.loads(line)["p_value"] for line in answer.stdout.splitlines()] == own and answer.exit_code == 1
+    assert "line 1: prompt must have at least one token" in answer.stderr and "with the prompt, Fixed" in answer.stderr
     without = [library(loaded, None, row["tokens"]) for row in rows]
     assert p_values(*given) == without and all(a < b for a, b in zip(own, without, strict=True))
     prompt, text = tmp_path / "prompt.txt", tmp_path / "text.txt"

@@ -19,6 +19,7 @@ from caw.found.efforts import steered
 from caw.models import ModelWeights
 from caw.models.model_weights import KEPT
 from caw.policies import Target
+from caw.policies.target import Deficit
 
 PROMPTS = ["the sky is blue because", "a small text about", "which knows a few words", "red light"]
 MARKS = {
@@ -80,6 +81,15 @@ def test_levels_come_from_the_text_alone(loaded: tuple[Any, Any]) -> None:
     for one, other in zip(alone, together, strict=True):
         assert np.array_equal(one, other) and one.dtype == np.int64 and len(set(one.tolist())) > 3
     assert ModelWeights(*loaded).text_levels([np.empty(0, np.int64)], mark)[0].tolist() == []
+    # what stands for an unknown prompt, given as a prompt, is believed to be one, whatever was read before
+    unknown = ModelWeights(*loaded)
+    given = unknown.with_prompt(unknown.prompt_ids)
+    fresh = ModelWeights(*loaded, unknown.prompt_ids).text_levels(texts, mark)
+    first = unknown.text_levels(texts, mark)
+    again = given.text_levels(texts, mark)
+    for levels, alone_, unlike in zip(again, fresh, first, strict=True):
+        assert levels.tolist() == alone_.tolist() != unlike.tolist()
+    assert given.digest != unknown.digest
 
 
 def test_parameters_of_the_watermark_matter_and_its_key_does_not(loaded: tuple[Any, Any]) -> None:
@@ -106,6 +116,19 @@ def test_a_policy_that_marks_little_weighs_little(loaded: tuple[Any, Any]) -> No
     assert levels(caw.FixedStrength(0.5), factors=[2.0]) == full
     capacity = caw.CapacityPolicy(spread_evaluator(loaded[0]), theta=0.9, beta=1.0)
     assert sum(levels(capacity)) < sum(full)
+
+
+def test_a_law_that_may_mark_more_explains_tokens_beyond_the_policys_own_reach(loaded: tuple[Any, Any]) -> None:
+    """Its greatest strength is a setting; what the text had shown under its key is not asked."""
+    text, law = np.array(written(loaded, caw.KGW(key="w", delta=4.5))[0]), Target(1e-3, law=Deficit(most=3.0))
+    alone, steered = (
+        ModelWeights(*loaded, PROMPTS[0], policy) for policy in (caw.FixedStrength(), caw.FixedStrength(target=law))
+    )
+    gap = alone.reading(text).gap
+    beyond = (gap > 1.6) & (gap < 4.4)
+    assert beyond.sum() > 3
+    [own], [more] = (weights.text_levels([text], MARKS["kgw"]) for weights in (alone, steered))
+    assert not own[beyond].any() and more[beyond].all() and (own == more)[gap <= 1.4].all()
 
 
 def test_reading_ahead_keeps_what_one_by_one_gives(loaded: tuple[Any, Any]) -> None:
@@ -226,6 +249,14 @@ def test_what_is_refused(loaded: tuple[Any, Any]) -> None:
     refuses(
         "payloads are read in mode 'exact' without mid_p and weights", lambda: Detector(None, payload, weights=weights)
     )
+    two = [np.array([5]), np.array([6])]
+    refuses("one prompt for each text, got 1 for 2; pass", lambda: weights.read_ahead(["red"], two, mark))
+    refuses("one text or the ids of one, got a list of", lambda: ModelWeights(model, tokenizer, PROMPTS), TypeError)
+    for name in ("smollm2-135m", None):
+        refuses("model must be a causal language model", lambda name=name: ModelWeights(name, tokenizer), TypeError)
+    for factors in (1.0, None, "ab"):
+        refuses("factors must be a", lambda f=factors: ModelWeights(model, tokenizer, factors=f), TypeError)
+    refuses("key_ids must be a list of texts", lambda: ModelWeights(model, tokenizer, key_ids=None), TypeError)
     refuses("policy must be a caw policy, got str", lambda: ModelWeights(model, tokenizer, policy="fixed"), TypeError)
     refuses("tokenizer must be the model's tokenizer", lambda: ModelWeights(model, None), TypeError)
     refuses(r"factors must be a number in \[0, 100\]", lambda: ModelWeights(model, tokenizer, factors=[-1.0]))
