@@ -4,14 +4,16 @@
     python benchmarks/bench_model_weights.py --folder F --null --data-dir DATA    # 5 keys x 1,000 unmarked texts
     [--arms kgw,caw] [--prompts 12] [--tokens 200] [--texts 1000] [--seconds 540] [--out r.json]
     [--model NAME --evaluator NAME --prompts-file prompts.jsonl --stop "Question:"]   # a folder F of its own
+    [--reader NAME --reader-evaluator NAME]   # another model of the family reads what --model wrote
 
 Greedy texts of the demo model (chat template, everyday prompts; those of a file have no template) under four keys: two
 keys have the first prompts, two the last ones. Each text is read with its prompt, without it, and without it by a
 calibration that is learned from the two keys and prompts of the other half. Unmarked texts are people's solutions of
 GSM8K questions (train), read behind their questions. Their rates under one key vary with the phrases they share, and
-further --keys cost no pass. Everything is appended to files in F and never made again; with
---seconds a run stops in time, and the same command goes on. Levels are causal: those of a text cut short are the
-beginning of the whole text's, but for the last token, whose capacity sees the one behind it.
+further --keys cost no pass. Everything is appended to files in F and never made again; with --seconds a run stops in
+time without a table (exit code 1), and the same command goes on; --seconds 0 makes the table of what is there. Levels
+are causal: those of a text cut short are the beginning of the whole text's, but for the last token, whose capacity sees
+the one behind it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from scipy import stats
 
 import caw
 from caw.cost.machine import about
-from caw.detection.expected_signal import expected_signal, levels_of_signal
+from caw.detection.expected_signal import Reading, expected_signal, levels_of_signal
 from caw.detection.token_scores import score_texts
 from caw.detection.weights import weighted_tails
 from caw.fitting.fit_calibration import fit_calibration
@@ -60,10 +62,13 @@ ARMS: dict[str, tuple[str, Callable[[str], Watermark], Callable[[str], Policy]]]
 
 @dataclass(frozen=True)
 class Setup:
-    """The model and its tokenizer, the name of its evaluator, and how it is asked."""
+    """The model that writes and the one that reads, each with its tokenizer and the name of its evaluator, and how the
+    first is asked."""
 
     loaded: tuple[Any, Any]
     evaluator: str
+    reader: tuple[Any, Any]
+    reader_evaluator: str
     prompts: list[str]
     chat: bool
     stop: str | None
@@ -71,6 +76,22 @@ class Setup:
     def of(self, key: int, count: int) -> list[str]:
         """The prompts of a key: the first ones, or the last."""
         return self.prompts[:count] if key < 2 else self.prompts[-count:]
+
+
+@dataclass(frozen=True, eq=False)
+class Once(caw.ModelWeights):
+    """Weights that read a text once, for levels, for a calibration and with it."""
+
+    read: dict[bytes, Reading] = field(default_factory=dict, repr=False)
+
+    def reading(self, text: np.ndarray) -> Reading:
+        name = text.tobytes()
+        if name not in self.read:
+            self.read[name] = super().reading(text)
+        return self.read[name]
+
+    def with_prompt(self, prompt: Any) -> caw.ModelWeights:
+        return caw.ModelWeights(self.model, self.tokenizer, prompt, self.policy, self.chat)
 
 
 class OutOfTimeError(Exception):
@@ -124,8 +145,8 @@ def texts_of(store: Store, arm: str, keys: tuple[int, ...]) -> list[tuple[str, d
 
 def marked_levels(store: Store, texts: Store, arm: str, setup: Setup) -> None:
     """Rows arm/key/number/reader: the levels of each text."""
-    mark, policy = ARMS[arm][1], ARMS[arm][2](setup.evaluator)
-    reader, bare = (caw.ModelWeights(*setup.loaded, None, policy, chat=chat) for chat in (setup.chat, False))
+    mark, policy = ARMS[arm][1], ARMS[arm][2](setup.reader_evaluator)
+    reader, bare = (Once(*setup.reader, None, policy, chat=chat) for chat in (setup.chat, False))
     for mine, others in (((0, 1), (2, 3)), ((2, 3), (0, 1))):
         todo = [(f"{name}/{how}", row, how) for name, row in texts_of(texts, arm, mine) for how in READERS[1:]]
         todo = [entry for entry in todo if entry[0] not in store.rows]
@@ -178,25 +199,28 @@ def unmarked(data_dir: Path, count: int) -> list[dict[str, str]]:
 
 
 def null_levels(store: Store, arms: list[str], rows: list[dict[str, str]], setup: Setup) -> None:
-    """Rows null/number/reader: ids, and levels of each arm; one pass for all arms."""
-    model, tokenizer = setup.loaded
-    policies = {arm: ARMS[arm][2](setup.evaluator) for arm in arms}
+    """Rows null/number/reader: ids, and levels of each arm; one pass for all arms, those of an earlier run kept."""
+    model, tokenizer = setup.reader
+    policies = {arm: ARMS[arm][2](setup.reader_evaluator) for arm in arms}
     for number, row in enumerate(rows):
         ids = np.array(tokenizer(row["answer"], add_special_tokens=False)["input_ids"])
         for how, question in (("prompt", row["question"]), ("no prompt", None)):
             name = f"null/{number}/{how}"
-            if name in store.rows and set(arms) <= set(store.rows[name]["levels"]):
+            levels = dict(store.rows.get(name, {}).get("levels", {}))
+            todo = [arm for arm in arms if arm not in levels]
+            if not todo:
                 continue
             store.check_time()
             prompt = caw.ModelWeights(model, tokenizer, question, chat=setup.chat and question is not None).prompt_ids
             first = first_row(prompt)
             with torch.inference_mode():
                 logits, start = forward(model, [[*prompt, *ids.tolist()]], first - 1)
-            levels = {}
-            for arm in arms:
-                mark = ARMS[arm][1](KEYS[0])
-                said = reading(logits[0, first - 1 - start :], len(prompt) - first, ids, policies[arm])
-                signal = expected_signal(said, mark, question is not None)
+            said: dict[Any, Reading] = {}  # arms of one policy share it
+            for arm in todo:
+                mark, policy = ARMS[arm][1](KEYS[0]), policies[arm]
+                if policy not in said:
+                    said[policy] = reading(logits[0, first - 1 - start :], len(prompt) - first, ids, policy)
+                signal = expected_signal(said[policy], mark, question is not None)
                 levels[arm] = levels_of_signal(signal, mark).tolist()
             store.add(name, tokens=ids.tolist(), levels=levels)
 
@@ -205,6 +229,7 @@ def null_rows(store: Store, arms: list[str], keys: int) -> Iterator[dict[str, An
     for arm in arms:
         for how in READERS[1:3]:
             rows = [r for n, r in store.rows.items() if n.startswith("null/") and n.endswith(f"/{how}")]
+            rows = [r for r in rows if arm in r["levels"]]
             pooled = []
             for key in (f"null {n}" for n in range(keys)):
                 mark = ARMS[arm][1](key)
@@ -222,6 +247,8 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--model", default=DEMO_MODEL)
     parser.add_argument("--evaluator", default=DEMO_MODEL)
+    parser.add_argument("--reader")
+    parser.add_argument("--reader-evaluator")
     parser.add_argument("--prompts-file", type=Path)
     parser.add_argument("--stop")
     parser.add_argument("--prompts", type=int, default=12)
@@ -234,10 +261,14 @@ def main() -> None:
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
     deadline, arms = time.monotonic() + options.seconds, options.arms.split(",")
-    texts, levels = (Store(options.folder / f"{name}.jsonl", deadline) for name in ("texts", "levels"))
+    kept = "levels" if options.reader is None else f"levels-{Path(options.reader).stem}"
+    texts, levels = (Store(options.folder / f"{name}.jsonl", deadline) for name in ("texts", kept))
     lines = [] if options.prompts_file is None else options.prompts_file.read_text().splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines] or list(PROMPTS)
-    setup = Setup(caw.load_model(options.model), options.evaluator, prompts, not lines, options.stop)
+    loaded = caw.load_model(options.model)
+    reads = loaded if options.reader is None else caw.load_model(options.reader)
+    named = options.reader_evaluator or options.evaluator
+    setup = Setup(loaded, options.evaluator, reads, named, prompts, not lines, options.stop)
     complete = True
     try:
         if options.null:
@@ -248,7 +279,8 @@ def main() -> None:
                 marked_levels(levels, texts, arm, setup)
     except OutOfTimeError:
         complete = False
-        print("out of time: the same command goes on", flush=True)
+        if options.seconds > 0:
+            sys.exit("out of time: the same command goes on")
     rows = list(null_rows(levels, arms, options.keys) if options.null else power_rows(levels, texts, arms))
     for row in rows:
         where = row.get("key") or f"{row['length']} tokens"
@@ -258,7 +290,13 @@ def main() -> None:
         )
     if options.out:
         command = shlex.join(["python", "benchmarks/bench_model_weights.py", *sys.argv[1:]])
-        said = {"command": command, "model": options.model, "complete": complete, **about()}
+        said = {
+            "command": command,
+            "model": options.model,
+            "reader": options.reader or options.model,
+            "complete": complete,
+            **about(),
+        }
         options.out.write_text(json.dumps({**said, "rows": rows}, indent=1) + "\n")
 
 
