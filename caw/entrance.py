@@ -149,7 +149,7 @@ def generate(
     done = [result for _, result in sorted(results.items())]
     if done and all(result.error for result in done):
         raise ValueError(done[0].error)
-    return GenerationOutput.of(done, time.perf_counter() - started, with_trace=return_trace)
+    return GenerationOutput.of(done, time.perf_counter() - started, with_trace=return_trace, tested=bool(found_at))
 
 
 def iter_generate(

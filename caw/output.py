@@ -13,7 +13,7 @@ from caw.decoding.prompts import Accepted, PromptWarning
 from caw.decoding.sequence import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace
-from caw.found.attempts import Attempts
+from caw.found.attempts import Attempts, UnfoundError
 from caw.found.receipts import Receipt
 from caw.io.warn import warn_caller
 
@@ -89,6 +89,8 @@ def results_of(
             if done is None:
                 continue
             index, receipt = accepted.indices[done.place], done.receipt
+            if done.lost and receipt is not None:
+                raise UnfoundError(index, receipt)
             result = GenerationResult.of(done.sequence, index, stops, receipt=receipt, with_trace=with_trace)
             if result.error:
                 warn_caller(result.error, PromptWarning)
@@ -119,8 +121,10 @@ class GenerationOutput:
     receipts: list[Receipt | None] | None = None
 
     @classmethod
-    def of(cls, results: list[GenerationResult], seconds: float, *, with_trace: bool) -> GenerationOutput:
-        """Of results in input order."""
+    def of(
+        cls, results: list[GenerationResult], seconds: float, *, with_trace: bool, tested: bool = False
+    ) -> GenerationOutput:
+        """Of results in input order; tested: whether they have receipts."""
         return cls(
             texts=[r.text for r in results],
             sequences=[r.tokens for r in results],
@@ -128,7 +132,7 @@ class GenerationOutput:
             finish_reasons=[r.finish_reason for r in results],
             errors={r.index: r.error for r in results if r.error},
             seconds=seconds,
-            receipts=[r.receipt for r in results] if any(r.receipt for r in results) else None,
+            receipts=[r.receipt for r in results] if tested else None,
         )
 
     @property

@@ -5,8 +5,9 @@ Prompts go to shards by a hash of their id, and a shard is one file of lines:
     OUTPUT/shard-00017-of-00256.jsonl     {"id": ..., "text": ..., "tokens": [...], "finish_reason": ..., "key_id": ...}
 
 A line is written whole as soon as its text is finished, so a run that is started again (or an actor that Ray starts
-again) goes on inside each shard where it was: nothing is lost and nothing made twice. OUTPUT must be a folder that all
-machines see. `python -c "import caw.ray"` needs `pip install 'caw[ray]'`.
+again) goes on inside each shard where it was: nothing is lost and nothing made twice. A shard whose texts are all made
+is put in the order of their ids, so that in float32 its bytes are the same however often the run was killed. OUTPUT
+must be a folder that all machines see. `python -c "import caw.ray"` needs `pip install 'caw[ray]'`.
 """
 
 from __future__ import annotations
@@ -277,6 +278,8 @@ def write_shard(
             writer.write({**line, "error": result.error} if result.error else line)
             written += 1
             errors += bool(result.error)
+        # by id: Ray does not hand out rows in the same order every time
+        writer.close_in_order(sorted({*done, *seen}, key=lambda name: (isinstance(name, str), name)))
     return {"written": written, "errors": errors, "repeated": repeated}
 
 

@@ -217,7 +217,7 @@ def detect(
         if null is not None or power is not None:
             _report(task, items, null, qq)
         else:
-            bad += _test(task, items, single=input is None)
+            bad += _test(task, items, told, single=input is None)
     if bad:
         raise typer.Exit(BAD_LINES)
 
@@ -305,8 +305,8 @@ def _tokenizer_for(items: Sequence[Item], name: str | None) -> Any:
     return detection_tokenizer(name, complain)
 
 
-def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
-    """Test all items, print what was found; how many could not be tested."""
+def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: bool) -> int:
+    """Test all items, print what was found; how many could not be tested, or not as their receipts tell."""
     from caw.detection.html_report import write_html
 
     results: list[tuple[Item, Result]] = []
@@ -319,6 +319,7 @@ def _test(task: Task, items: Sequence[Item], *, single: bool) -> int:
                 bad += 1
                 complain(f"line {item.number}: {result}")
                 continue
+            bad += told is not None and not told.confirms(item, result)
             if task.as_json:
                 print(json.dumps(result_line(item, result, task.scores)), flush=True)
             if not task.as_json or task.html:

@@ -6,6 +6,7 @@ Receipts are those of `caw generate --found-at`, `caw serve --receipts` and `caw
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from caw.cli.detect_output import Item, result_line, show
 from caw.cli.errors import complain
 from caw.io.inputs import name_of, open_input, read_bounded
 from caw.io.jsonl import Row, read_rows
+from caw.io.show import is_p
 
 if TYPE_CHECKING:
     from caw.detection import TokenWeights
@@ -101,6 +103,22 @@ class Receipts:
                 "give the same with --weights"
             )
 
+    def confirms(self, item: Item, result: Any) -> bool:
+        """Whether the text's receipt has this result's p-value; if not, that is said. Weights of models may round."""
+        from caw.found.receipts import text_digest
+
+        if self.any.weights is not None and model_of(self.any.weights["name"]) is not None:
+            return True
+        assert isinstance(item.content, str)
+        told = self.by_digest[text_digest(item.content)].p_value
+        if math.isclose(told, result.p_value, rel_tol=1e-3):
+            return True
+        complain(
+            f"line {item.number}: {is_p(result.p_value)}, and {self.source} tells of {is_p(told)}: the watermark's "
+            "options, the tokenizer or --prefix are others; give those that the text was tested with"
+        )
+        return False
+
     def known(self, items: Sequence[Item]) -> tuple[list[Item], int]:
         """The texts that have a receipt, and how many have none (each reported; an error for a single text)."""
         [(_, kept)], strangers = owners(items, [self])
@@ -135,7 +153,7 @@ def repeat(
     told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Watermark], tokenizer: Any, prefix: str,
     given: dict[str, Any], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """The tests that receipts tell of, each text under its own key, printed; how many texts have no receipt."""
+    """The tests that receipts tell of, each text under its own key, printed; how many have no receipt or another's."""
     from caw.detection import Detector
 
     found, strangers = owners(items, told)
@@ -143,7 +161,9 @@ def repeat(
     for each, theirs in found:
         if theirs:
             detector = Detector(tokenizer, each.mark_among(marks), prefix=prefix, **each.options(given))
-            results += [(item, detector(item.content)) for item in theirs]
+            own = [(item, detector(item.content)) for item in theirs]
+            strangers += sum(not each.confirms(*one) for one in own)
+            results += own
     for item, result in results if as_json else ():
         print(json.dumps(result_line(item, result, scores=False)), flush=True)
     if not as_json:

@@ -106,8 +106,9 @@ def generate(
     at full strength. A line on stderr says which.
 
     An output line holds id, text, tokens, finish_reason, watermark, policy, key_id (never the key) and settings. It is
-    written as soon as its text is finished, so the order may differ from the input's. The id is the input's, or else
-    the line number. After an interruption, the same command with --resume continues after the lines already written.
+    written as soon as its text is finished; when all are, the file is put in the input's order. The id is the input's,
+    or else the line number. After an interruption, the same command with --resume continues after the lines already
+    written, and in float32 ends with the same file.
 
     With --found-at each text is tested before it is written, and made again, more strongly, until it is found. Its line
     has a receipt, which `caw detect --receipt` checks.
@@ -160,7 +161,7 @@ def generate(
         marking = "" if mark is None else what_marks(mark, how, remark)
         device = prepare_place(model, device, threads, dtype, quantised)
         jobs, bad = read_jobs(prompt, input, field)
-        with open_output(output, resume, plan) as (write, written):
+        with open_output(output, resume, plan, [job.id for job in jobs]) as (write, written):
             jobs = [job for job in jobs if job.id not in written]
             if written and not jobs:
                 complain(f"nothing left to do: {len(written)} texts are written")

@@ -156,9 +156,9 @@ def accept_jobs(jobs: Sequence[Job], model: Any, tokenizer: Any, plan: Plan, *, 
 
 @contextlib.contextmanager
 def open_output(
-    path: Path | None, resume: bool, plan: Plan
+    path: Path | None, resume: bool, plan: Plan, order: Sequence[RowId]
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], set[RowId]]]:
-    """(how to write a line, ids written before).
+    """(how to write a line, ids written before); a file whose run comes to its end is put in the order of these ids.
 
     Raises ValueError if the lines of a resumed file were made with other settings.
     """
@@ -181,6 +181,10 @@ def open_output(
 
     with JsonlWriter(path, resume=resume, keep=keep) as writer:
         yield writer.write, set(writer.existing)
+        try:
+            writer.close_in_order(order)
+        except OSError as error:
+            complain(f"the lines of {path} are all written, and stay in the order in which they were: {error.strerror}")
 
 
 def _as_now(line: dict[str, Any], name: str) -> Any:
@@ -209,6 +213,7 @@ def run_jobs(
     """
     from caw.decoding.prompts import PromptWarning
     from caw.entrance import stream_results
+    from caw.found.attempts import UnfoundError
 
     done, failed, label, total = 0, 0, plan.label, len(accepted.ids)
     bar = GenerationProgress(total, enabled=True)
@@ -231,6 +236,8 @@ def run_jobs(
                 write(output_line(jobs[result.index], result, label, plan.with_prompt))
                 done += 1
                 bar(len(result.tokens))
+    except UnfoundError as error:
+        raise ValueError(error.of("this one" if source is None else f"line {jobs[error.index].number}'s")) from None
     except KeyboardInterrupt:
         complain(f"interrupted: {done} of {total} texts are written; the same command with --resume continues")
         raise typer.Exit(INTERRUPTED) from None

@@ -33,13 +33,33 @@ SEED_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds of the attempts at a text d
 Add = Callable[..., int]  # `Waiting.add`
 
 
+class UnfoundError(ValueError):
+    """No attempt made a text findable that had to be found. index: its prompt's place. receipt: what its test said."""
+
+    def __init__(self, index: int, receipt: Receipt) -> None:
+        self.index, self.receipt = index, receipt
+        super().__init__(self.of(f"text {index}"))
+
+    def of(self, text: str) -> str:
+        """The sentence, about a text that its owner calls so."""
+        times = f"{self.receipt.attempts} attempt{'s' * (self.receipt.attempts > 1)}"
+        return (
+            f"expected every text to be found at {self.receipt.level:g}, {text} is not after {times} "
+            f"({self.receipt.reason}); allow more tokens or attempts, or on_unfound='keep'"
+        )
+
+
 @dataclass(frozen=True)
 class Finished:
-    """A text that is done: the place of its request, the sequence that leaves, what its test said (None = no test)."""
+    """A text that is done: the place of its request, the sequence that leaves, what its test said (None = no test).
+
+    lost: whether it had to be found and is not.
+    """
 
     place: int
     sequence: ActiveSequence
     receipt: Receipt | None = None
+    lost: bool = False
 
 
 class Attempts(ABC):
@@ -162,19 +182,9 @@ class FoundTexts(Attempts):
             chosen = min(text.candidates, key=lambda candidate: candidate.p_value)
         detector, sequence = self.trial.under(text.request.row.key), chosen.sequence
         receipt = write_receipt(chosen, text.started, detector, self.policy, self.trial.edits)
-        if not found:
-            self._unfound(text, sequence, receipt)
-        return Finished(text.place, sequence, receipt)
-
-    def _unfound(self, text: _Text, sequence: ActiveSequence, receipt: Receipt) -> None:
-        """What the caller wants of a text that no attempt could make findable."""
-        if self.settings.on_unfound == "raise":
-            raise ValueError(
-                f"expected every text to be found at {receipt.level:g}, text {text.place} is not after "
-                f"{receipt.attempts} attempts ({receipt.reason}); allow more tokens or attempts, or on_unfound='keep'"
-            )
-        if self.settings.on_unfound == "drop":
+        if not found and self.settings.on_unfound == "drop":
             sequence.withhold()
+        return Finished(text.place, sequence, receipt, lost=not found and self.settings.on_unfound == "raise")
 
 
 def plan_attempts(

@@ -9,7 +9,7 @@ from caw.detection.detector import Detector
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
 from caw.found.deletion import without_words
-from caw.io.show import is_p
+from caw.io.show import is_p, shown
 from caw.settings import Settings
 from caw.watermarks import Watermark
 
@@ -88,6 +88,13 @@ def make_trial(
             f"detector must look for the {watermark.name} of key {watermark.key_id}, got {theirs.name} of key "
             f"{theirs.key_id}; make it with the watermark that marks"
         )
+    for name in ("gamma", "seeding", "context_width", "format"):
+        marked, read = (getattr(mark, name, None) for mark in (watermark, theirs))
+        if marked != read:
+            raise ValueError(
+                f"detector must look for {name} {shown(marked)}, got {shown(read)}; make it with the watermark that "
+                "marks"
+            )
     check_reach(watermark, level, most_tokens)
     own = tokenizer if detector.tokenizer is None else detector.tokenizer
     return Trial(replace(detector, tokenizer=own, fpr=level), settings.edits)

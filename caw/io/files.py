@@ -10,7 +10,7 @@ import secrets
 import stat
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,13 @@ def write_whole(path: StrPath, content: bytes) -> None:
             with open(path, "wb", buffering=0) as file:
                 write_all(file, content)
         else:
-            _replace(Path(os.path.realpath(path)), found, content)
+            _replace(Path(os.path.realpath(path)), found, [content])
+
+
+def replace_file(path: Path, parts: Iterable[bytes]) -> None:
+    """Put other content in the place of a regular file, as `write_whole` does, a part at a time."""
+    with naming(path):
+        _replace(Path(os.path.realpath(path)), os.stat(path), parts)
 
 
 def write_text(path: StrPath, text: str) -> None:
@@ -69,7 +75,7 @@ def _number(descriptor: re.Match[str]) -> int:
     return {"stdout": 1, "stderr": 2}[descriptor[1]] if descriptor[1] else int(descriptor[2])
 
 
-def _replace(target: Path, found: os.stat_result | None, content: bytes) -> None:
+def _replace(target: Path, found: os.stat_result | None, parts: Iterable[bytes]) -> None:
     if found is not None and not os.access(target, os.W_OK):  # renaming would ignore the file's permissions
         raise PermissionError(errno.EACCES, "the file is read-only")
     beside = target.parent / f".caw-{secrets.token_hex(8)}"
@@ -77,7 +83,8 @@ def _replace(target: Path, found: os.stat_result | None, content: bytes) -> None
         # 0o666 less the umask, as any new file
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with open(handle, "wb", buffering=0) as file:
-            write_all(file, content)
+            for part in parts:
+                write_all(file, part)
             if found is not None:
                 _keep_owner_and_mode(handle, found)
             os.fsync(handle)

@@ -15,9 +15,9 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from caw.io.files import check_output, lock, naming, write_all
+from caw.io.files import check_output, lock, naming, replace_file, write_all
 from caw.io.inputs import lines_of, too_long
 from caw.io.unicode import is_unicode
 
@@ -200,6 +200,28 @@ class JsonlWriter:
                     self._file.close()
                 raise
 
+    def close_in_order(self, names: Iterable[Hashable]) -> None:
+        """Put the lines in the order of these ids, those of others before them, and close: a run that was killed and
+        continued then ends with the bytes of one that was not. Another file takes the place of this one, at once.
+
+        Raises OSError where there is no room for it; the lines stay as they are.
+        """
+        try:
+            if not self._removed():
+                self._put_in_order({name: place for place, name in enumerate(names)})
+        finally:
+            self.close()
+
+    def _put_in_order(self, places: dict[Hashable, int]) -> None:
+        found, end = list[tuple[int, int, int]](), 0
+        with open(self._target, "rb") as file:
+            for line in file:
+                bare, end = line.removeprefix(BYTE_ORDER_MARK), end + len(line)
+                found.append((places.get(line_id(json.loads(bare)), -1), end - len(bare), len(bare)))
+            ordered = sorted(found, key=lambda each: each[0])
+            if ordered != found:
+                replace_file(self._target, (_part(file, start, size) for _, start, size in ordered))
+
     def close(self) -> None:
         """Hand everything to the disk and let go of the file. Raises OSError if it could not be written."""
         if self._file.closed:
@@ -221,6 +243,11 @@ class JsonlWriter:
             with contextlib.suppress(OSError):
                 self._target.unlink()
         self.close()
+
+
+def _part(file: BinaryIO, start: int, size: int) -> bytes:
+    file.seek(start)
+    return file.read(size)
 
 
 def _check_writable(path: Path, resume: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from cli.running import KEY, assert_refused, generate, read, run, write_prompts
 import caw
 from caw.detection import TokenWeights
 from caw.found.receipts import Receipt, text_digest
+from caw.io.show import is_p
 from caw.models import load_tokenizer
 
 FOUND = ("--found-at", "1e-2", "--policy", "fixed", "--strength", "0.3", "--delta", "2", "--max-new-tokens", "30")
@@ -64,14 +66,16 @@ def test_lines_without_found_at_are_what_they_were(model: str, tmp_path: Path) -
 
 
 def test_a_run_cut_short_makes_its_unfinished_texts_anew(model: str, tmp_path: Path) -> None:
-    out, _, _ = make(model, tmp_path)
+    """Texts leave as they are found; a run that has come to its end leaves them in the input's order."""
+    out, made, _ = make(model, tmp_path)
     whole = out.read_bytes()
+    assert [line["id"] for line in made] == list(range(1, 7))
     lines = whole.splitlines(keepends=True)
-    out.write_bytes(b"".join(lines[:2]) + lines[2][:-40])
+    out.write_bytes(lines[4] + lines[2] + lines[0][:-40])
     arguments = ["-i", str(tmp_path / "prompts.jsonl"), "-o", str(out), "--resume"]
     result = generate(model, *arguments, *FOUND)
     assert result.exit_code == 0, result.stderr
-    assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
+    assert out.read_bytes() == whole
     for change in (["--max-attempts", "3"], ["--found-at", "1e-3"], ["--edits", "0.1"], ["--best-of", "2"]):
         assert_refused(generate(model, *arguments, *FOUND, *change), "resume with the same options")
 
@@ -95,7 +99,7 @@ def test_a_killed_run_ends_with_the_same_lines(model: str, tmp_path: Path) -> No
     kept = out.read_bytes()
     assert 3 <= kept.count(b"\n") < 60
     assert generate(model, "-i", str(source), "-o", str(out), *FOUND, "--resume").exit_code == 0
-    assert sorted(out.read_bytes().splitlines()) == sorted(whole.read_bytes().splitlines())
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_weights_are_used_named_and_checked(model: str, tmp_path: Path) -> None:
@@ -135,6 +139,8 @@ def test_a_receipt_of_one_text_from_files(model: str, tmp_path: Path) -> None:
     assert_refused(detect(model, "--text", "another", "--receipt", str(receipt)), "no receipt in ")
     assert_refused(detect(model, str(text), "--receipt", str(receipt), key="another"), "tells of kgw with key ")
     assert_refused(detect(model, str(text), "--receipt", str(receipt), "--fpr", "1e-5"), "leave --fpr out")
+    other = detect(model, str(text), "--receipt", str(receipt), "--gamma", "0.5")
+    assert other.exit_code == 1 and f"receipt.json tells of {is_p(line['receipt']['p_value'])}: " in other.stderr
     assert_refused(detect(model, str(text), "--receipt", str(receipt), "--regions"), "leave --regions out")
     assert_refused(
         detect(model, "--null-report", str(text), "--receipt", str(receipt)), "got --null-report; leave one of them"
@@ -161,7 +167,11 @@ def test_dropped_and_raised(model: str, tmp_path: Path) -> None:
     source = str(tmp_path / "prompts.jsonl")
     raised = generate(model, "-i", source, "-o", str(tmp_path / "r.jsonl"), *FOUND, "--on-unfound", "raise",
                       "--max-attempts", "1")  # fmt: skip
-    assert raised.exit_code == 2 and "expected every text to be found at 0.01" in raised.stderr
+    assert raised.exit_code == 2
+    [number] = re.findall(
+        r"expected every text to be found at 0.01, line (\d)'s is not after 1 attempt \(", raised.stderr
+    )
+    assert int(number) in {line["id"] for line in dropped}
 
 
 @pytest.mark.parametrize(

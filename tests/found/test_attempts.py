@@ -170,8 +170,11 @@ def test_what_becomes_of_unfound_texts(model: Any) -> None:
         assert kept.texts[i] and (was_found or " needed" in kept.receipts[i].reason)  # type: ignore[index]
         assert dropped.texts[i] == (kept.texts[i] if was_found else "")
         assert (dropped.finish_reasons[i] == "unfound") == (not was_found) == (dropped.sequences[i] == [])
-    with pytest.raises(ValueError, match=r"expected every text to be found at 1e-06, text \d is not after 2 attempts"):
-        caw.generate(model, tokenizer(), PROMPTS, on_unfound="raise", **UNFOUND)
+    with (
+        pytest.warns(UserWarning, match="1 of 2 prompts are left out"),
+        pytest.raises(ValueError, match=r"expected every text to be found at 1e-06, text 1 is not after 2 attempts"),
+    ):
+        caw.generate(model, tokenizer(), [[], PROMPTS[found.index(False)]], on_unfound="raise", **UNFOUND)
 
 
 def test_an_unfound_text_that_is_kept_is_the_nearest(model: Any) -> None:
@@ -235,6 +238,7 @@ def test_a_streamed_text_is_made_once_steered_and_tested(model: Any) -> None:
 def test_without_found_at_nothing_changes(model: Any) -> None:
     out = caw.generate(model, tokenizer(), PROMPTS[:2], watermark=MARK, max_new_tokens=8)
     assert out.receipts is None and all(out.texts)
+    assert caw.generate(model, tokenizer(), [], **OPTIONS).receipts == []
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -253,6 +257,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "all words": ({"edits": 1.0}, ValueError, "edits must be a number in [0, 0.9], got 1.0"),
     "another key": (
         {"detector": Detector(None, caw.KGW(key=2))}, ValueError, f"detector must look for the kgw of key {MARK.key_id}"
+    ),
+    "another green share": (
+        {"detector": Detector(None, caw.KGW(key=1, gamma=0.5))}, ValueError, "must look for gamma 0.25, got 0.5; "
+    ),
+    "another seeding": (
+        {"detector": Detector(None, caw.KGW(key=1, seeding="selfhash"))}, ValueError, "for seeding 'lefthash', got '"
     ),
     "another watermark": ({"detector": Detector(None, caw.Unigram(key=1))}, ValueError, "got unigram of key"),
     "a function as detector": ({"detector": caw.detect}, TypeError, "detector must be a caw Detector, got function"),

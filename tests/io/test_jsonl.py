@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -13,6 +14,8 @@ import threading
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -266,3 +269,25 @@ def test_a_killed_writer_keeps_its_lines(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(package), str(path)], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
     assert recover(path) == [{"id": i} for i in range(5)]
+
+
+def test_a_file_is_closed_in_order_or_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": 3}\n')
+
+    def close(order: list[Any]) -> tuple[list[Any], int]:
+        with JsonlWriter(path, resume=True) as writer:
+            writer.close_in_order(order)
+        return [json.loads(line)["id"] for line in path.read_text(encoding="utf-8-sig").splitlines()], os.stat(
+            path
+        ).st_ino
+
+    with JsonlWriter(path, resume=True) as writer:
+        for name in ("of another run", 1, 2):
+            writer.write({"id": name})
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left", "beside")))
+        close([1, 2, 3])
+    assert path.read_bytes().count(b"\n") == 4 and os.listdir(tmp_path) == ["o.jsonl"]
+    ids, number = close([1, 2, 3])
+    assert ids == ["of another run", 1, 2, 3] and close([1, 2, 3]) == (ids, number), "nothing to do the second time"
