@@ -250,7 +250,8 @@ generator_words = register(
 )  # fmt: skip
 
 # small_linear: x [M, K] times weight [O, K] transposed, plus bias; float32 sums. Made for the few rows of a step; a row
-# has the same bits however many there are
+# has the same bits however many there are. On a CPU float32 x may meet a weight of 16 bits, with the same bits
+# as that in float32
 small_linear = register(
     "small_linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", small_linear_ref,
     lambda x, weight, bias=None: x.new_empty((x.shape[0], weight.shape[0])), triton="small_linear",

@@ -42,6 +42,9 @@ inline void narrow_row(const float* from, int64_t count, Dtype type, void* base,
   for (int64_t i = 0; i < count; ++i) write(base, first + i, from[i], type);
 }
 
+// Whether products take weights of this type beside rows of that one.
+inline bool fits_beside(Dtype rows, Dtype weights) { return rows == kFloat32 || rows == weights; }
+
 // Rows of floats, zeros between `size` and `stride`: padded to the widest vector, of 32 bfloat16, as LinearKernel reads them.
 struct Rows {
   int64_t count, size, stride;
@@ -54,11 +57,14 @@ struct Rows {
   const float* row(int64_t i) const { return data.data() + i * stride; }
 };
 
-// Rows as `linear_kernel` reads them beside weights of this type, once they are prepared; keeps the rows' address.
+// Rows of this type as products read them, once they are prepared; keeps the rows' address. Weights beside float32 may be of
+// any type, those beside bfloat16 are of that.
 class LinearInput {
  public:
-  LinearInput(const Rows& x, Dtype type) : rows_(x.count), stride_(x.stride), type_(type), rows_data_(x.data.data()) {
-    if (!linear_kernel().prepare || type != kBFloat16) return;
+  LinearInput(const Rows& x, Dtype type)
+      : rows_(x.count), stride_(x.stride), kernel_(type == kFloat32 ? float_kernel() : linear_kernel()),
+        rows_data_(x.data.data()) {
+    if (!kernel_.prepare || type != kBFloat16) return;
     item_ = sizeof(uint16_t), block_ = kRowBlock;
     prepared_.resize(rows_ * stride_);
   }
@@ -67,7 +73,7 @@ class LinearInput {
   void prepare(int64_t first, int64_t count) {
     if (item_ == sizeof(float)) return;
     const int64_t at = first * stride_;
-    linear_kernel().prepare(rows_data_ + at, count, stride_, prepared_.data() + at);
+    kernel_.prepare(rows_data_ + at, count, stride_, prepared_.data() + at);
   }
   // Calls f(first, count) for rows that stay in the cache while weights stream past, one such block after another.
   template <class F>
@@ -77,17 +83,17 @@ class LinearInput {
     for (int64_t first = 0; first < rows_; first += most) f(first, std::min(most, rows_ - first));
   }
   // part[m * kLinearTile + o] of rows first to first + rows, the outputs o < count of weight rows from `weight` on.
-  void multiply(int64_t first, int64_t rows, const void* weight, int64_t size, int64_t count, float* part) const {
+  void multiply(int64_t first, int64_t rows, const void* weight, Dtype type, int64_t size, int64_t count, float* part) const {
     const void* data = item_ == sizeof(float) ? static_cast<const void*>(rows_data_) : prepared_.data();
     const char* from = static_cast<const char*>(data) + first * stride_ * item_;
-    linear_kernel().multiply(from, rows, stride_, weight, type_, size, count, part);
+    kernel_.multiply(from, rows, stride_, weight, type, size, count, part);
   }
 
  private:
   static constexpr int64_t kRowBlock = 48;        // a multiple of what any kernel takes at once
   static constexpr int64_t kKeptBytes = 1 << 20;  // half of a second-level cache
   int64_t rows_, stride_, item_ = sizeof(float), block_ = 1;
-  Dtype type_;
+  LinearKernel kernel_;
   const float* rows_data_;
   Aligned<uint16_t> prepared_;
 };

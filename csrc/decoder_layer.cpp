@@ -47,8 +47,12 @@ Matrix matrix(const Given& given, int64_t i, const std::optional<Tensor>* bias, 
       return given.name(i) + " must have shape [" + std::to_string(outputs) + ", " + std::to_string(size) + "], got " +
           shape_of(weight);
     });
-    require(weight.is_contiguous() && is_float_type(weight.scalar_type()) && dtype_of("weights", weight) == type,
-        [&] { return given.name(i) + " must be contiguous and of hidden's dtype; convert it before the call"; });
+    require(weight.is_contiguous() && is_float_type(weight.scalar_type()) && fits_beside(type, dtype_of("weights", weight)),
+        [&] {
+          return given.name(i) +
+              " must be contiguous and of hidden's dtype, or of any beside float32; convert it before the call";
+        });
+    m.type = dtype_of("weights", weight);
   }
   if (bias && bias->has_value()) {
     require_shape("biases", **bias, {outputs});

@@ -25,7 +25,8 @@ int64_t tile_cost(const Matrix& m, int64_t rows) {  // nanoseconds: 10 bytes or 
 class Input {
  public:
   // matrices: those that read it, in every layer.
-  Input(const Rows& x, const std::vector<Layer>& layers, std::initializer_list<Matrix Layer::*> matrices) : x_(x) {
+  Input(const Rows& x, Dtype type, const std::vector<Layer>& layers, std::initializer_list<Matrix Layer::*> matrices)
+      : x_(x) {
     const Matrix& m = layers[0].*(*matrices.begin());
     bool four_bits = false;  // of any: files mix types
     for (const Layer& layer : layers)
@@ -36,7 +37,7 @@ class Input {
     if (m.packed.form) {
       digits_.emplace(x.count, x.size, m.packed.fast, four_bits);
     } else {
-      plain_.emplace(x, m.type);
+      plain_.emplace(x, type);
     }
   }
   int64_t block() const { return digits_ ? 1 : plain_->block(); }  // rows that are prepared together
@@ -60,7 +61,7 @@ class Input {
     if (digits_)
       multiply_outputs(*digits_, m.packed, first, count, part + rows * kLinearTile, part, kLinearTile);
     else
-      plain_->multiply(first_row, rows, offset_bytes(m.data, first * m.size, m.type), m.size, count, part);
+      plain_->multiply(first_row, rows, offset_bytes(m.data, first * m.size, m.type), m.type, m.size, count, part);
     if (!m.bias.empty())
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t o = 0; o < count; ++o) part[r * kLinearTile + o] += m.bias[size_t(first + o)];
@@ -105,8 +106,8 @@ class Layers {
       : p_(pass), layers_(layers), inner_(pass.heads * pass.dim), kv_(pass.kv_heads * pass.dim),
         residual_(pass.rows, pass.width), normed_(pass.rows, pass.width), queries_(pass.rows, inner_),
         keys_(pass.rows, kv_), values_(pass.rows, kv_), active_(pass.rows, layers[0].gate.outputs),
-        by_norm_(normed_, layers, {&Layer::q, &Layer::k, &Layer::v, &Layer::gate, &Layer::up}),
-        by_attention_(queries_, layers, {&Layer::o}), by_gate_(active_, layers, {&Layer::down}) {
+        by_norm_(normed_, pass.type, layers, {&Layer::q, &Layer::k, &Layer::v, &Layer::gate, &Layer::up}),
+        by_attention_(queries_, pass.type, layers, {&Layer::o}), by_gate_(active_, pass.type, layers, {&Layer::down}) {
     for (const Layer& layer : layers) layer.attention->prepare(room_);
   }
 

@@ -16,7 +16,8 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
       "weight must be contiguous [O, " + std::to_string(x.size(1)) + "], got " + shape_of(weight));
   const Dtype type = dtype_of("x", x);
   require(type != kFloat16, "x must be float32 or bfloat16; use torch.nn.functional.linear for float16");
-  require(x.scalar_type() == weight.scalar_type(), "weight must have x's dtype; convert it before the call");
+  const Dtype kept = dtype_of("weight", weight);
+  require(fits_beside(type, kept), "weight must have x's dtype, or any beside float32; convert it before the call");
   const int64_t rows = x.size(0), size = x.size(1), outputs = weight.size(0);
   const Tensor input = dense(x);
   std::vector<float> added;
@@ -37,14 +38,14 @@ Tensor small_linear(const Tensor& x, const Tensor& weight, const std::optional<T
     prepared.prepare(begin * block, std::min(end * block, rows) - begin * block);
   });
   // 10 bytes or 40 products in a nanosecond
-  const int64_t cost = kLinearTile * size * std::max(element_size(type) * 4, rows) / 40;
+  const int64_t cost = kLinearTile * size * std::max(element_size(kept) * 4, rows) / 40;
   for_each_part(tiles, cost, [&](int64_t begin, int64_t end) {
     std::vector<float> part;
     prepared.for_each_block([&](int64_t above, int64_t some) {
       part.resize(size_t(some * kLinearTile));
       for (int64_t tile = begin; tile < end; ++tile) {
         const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, outputs - first);
-        prepared.multiply(above, some, offset_bytes(weights, first * size, type), size, count, part.data());
+        prepared.multiply(above, some, offset_bytes(weights, first * size, kept), kept, size, count, part.data());
         for (int64_t m = 0; m < some; ++m) {
           float* row = part.data() + m * kLinearTile;
           if (!added.empty())

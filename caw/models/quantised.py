@@ -51,6 +51,25 @@ class QuantisedLinear(_Packed):
         return ops.quantised_linear(rows, self.packed, self.outputs, self.bias).view(*x.shape[:-1], self.outputs)
 
 
+class HalfLinear(QuantisedLinear):
+    """The same of a weight [outputs, inputs] in float16 or bfloat16, which is widened as it is read.
+
+    A result has the same bits as that of the weight in float32.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product, plus the bias if there is one."""
+        return ops.small_linear(x.reshape(-1, self.inputs), self.packed, self.bias).view(*x.shape[:-1], self.outputs)
+
+
+class HalfEmbedding(_Packed):
+    """In place of torch.nn.Embedding, with a weight in float16 or bfloat16: ids [...] -> float32 [..., inputs]."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of these ids; IndexError for ids outside the vocabulary."""
+        return torch.nn.functional.embedding(ids, self.packed).float()
+
+
 class QuantisedEmbedding(_Packed):
     """In place of torch.nn.Embedding: ids [...] -> float32 [..., inputs], the dequantised rows."""
 

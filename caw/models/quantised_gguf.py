@@ -1,4 +1,4 @@
-"""Models that compute with the blocks of a .gguf file as they are: nothing is dequantised but what F16 and BF16 hold.
+"""Models that compute with the blocks of a .gguf file as they are: nothing is dequantised, F16 and BF16 stay as well.
 
 A file's blocks are put in the order that products read (`ops.pack_blocks`) each time it is loaded, straight into the
 memory where they stay: half a second to a second for a gigabyte, of which reading a copy in that order would save less
@@ -16,9 +16,10 @@ import torch
 from caw.models.gguf_file import FAMILIES, PLAIN, GGUFFile, TensorInfo, known_type
 from caw.models.huge_pages import HugePages
 from caw.models.messages import one_sentence
-from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
+from caw.models.quantised import HalfEmbedding, HalfLinear, QuantisedEmbedding, QuantisedLinear
 from caw.ops_ref.block_types import BLOCK_TYPES
 
+HALVES = {1: torch.float16, 30: torch.bfloat16}  # by ggml's number
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 PARTS = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -131,20 +132,27 @@ class _Filler:
         turned = rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2)
         return np.ascontiguousarray(turned).reshape(rows.shape)
 
+    def _half(self, rows: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        """A copy of uint8 [outputs, bytes of a row] as numbers of 16 bits, beside what is packed."""
+        return self._pages.empty(rows.size).copy_(torch.from_numpy(rows).flatten()).view(dtype).view(len(rows), -1)
+
     def _layer(self, name: str, module: Any) -> torch.nn.Module:
         weight = f"{name}.weight"
         info = self._wanted(weight, module.weight.shape)
         outputs, inputs = info.shape
         bias = getattr(module, "bias", None)
         added = None if bias is None else self._plain(f"{name}.bias", bias.shape)
-        if info.kind in PLAIN:
+        if info.kind in PLAIN and info.kind not in HALVES:
             module.weight, module.bias = self._plain(weight, module.weight.shape), added
             return module
         if info.name not in self._packed:
             rows = self._in_order(weight, self.file.array(info))
-            self._packed[info.name] = self._pages.pack(torch.from_numpy(rows), info.kind, self.fast)
+            if info.kind in HALVES:
+                self._packed[info.name] = self._half(rows, HALVES[info.kind])
+            else:
+                self._packed[info.name] = self._pages.pack(torch.from_numpy(rows), info.kind, self.fast)
             self.file.forget(info)
-        packed = self._packed[info.name]
+        packed, half = self._packed[info.name], info.kind in HALVES
         if isinstance(module, torch.nn.Embedding):
-            return QuantisedEmbedding(packed, outputs, inputs)
-        return QuantisedLinear(packed, outputs, inputs, None if added is None else added.data)
+            return (HalfEmbedding if half else QuantisedEmbedding)(packed, outputs, inputs)
+        return (HalfLinear if half else QuantisedLinear)(packed, outputs, inputs, None if added is None else added.data)

@@ -85,4 +85,8 @@ bool has_amx();
 // The one that goes with kernels().
 LinearKernel linear_kernel();
 
+// The one for x of float32, which stays that: weights of 16 bits are widened as they are read, and the sums are, bit for
+// bit, those of the same numbers in float32.
+LinearKernel float_kernel();
+
 }  // namespace caw

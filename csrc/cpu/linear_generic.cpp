@@ -27,4 +27,12 @@ LinearKernel linear_kernel() {
   return kLinearGeneric;
 }
 
+LinearKernel float_kernel() {
+#if CAW_X86
+  // those with products of bfloat16 read rows that were rounded to it
+  if (!std::strcmp(kernels().name, "avx512")) return kLinearAvx512;
+#endif
+  return linear_kernel();
+}
+
 }  // namespace caw

@@ -215,7 +215,8 @@ def step() -> Any:
 def linear() -> Any:
     rows, inputs, outputs, dtype = size(), size(), size(), random.choice(FLOATS)
     bias = tensor([outputs], dtype) if random.random() < 0.5 else None
-    return ops.small_linear(tensor([rows, inputs], dtype), tensor([outputs, inputs], dtype).contiguous(), bias)
+    weight = tensor([outputs, inputs], random.choice([dtype, random.choice(FLOATS)])).contiguous()
+    return ops.small_linear(tensor([rows, inputs], dtype), weight, bias)
 
 
 def packed() -> torch.Tensor:

@@ -121,6 +121,14 @@ def test_rows_do_not_depend_on_their_neighbours(candidates: int, options: dict[s
     assert torch.equal(ops.decoder_layer(**given | fewer), together[:, : (candidates + 1) // 2])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_matrices_of_16_bits_give_the_bits_of_the_same_in_float32(dtype: torch.dtype) -> None:
+    given = arguments(width=40, wide=72, head_norms=True, biases=True)
+    kept = [w.to(dtype) if w.dim() == 2 else w for w in given["weights"]]
+    found = ops.decoder_layer(**{**given, "weights": kept})
+    assert torch.equal(found, ops.decoder_layer(**{**given, "weights": [w.float() for w in kept]}))
+
+
 def packed(given: dict[str, Any], counts: tuple[int, ...]) -> dict[str, Any]:
     """The first counts[b] candidates of each sequence, packed."""
     rows = torch.tensor([b for b, count in enumerate(counts) for _ in range(count)])
@@ -210,7 +218,7 @@ def test_bad_input_names_the_argument(change: dict[str, Any], names: str) -> Non
 
 
 def test_bad_weights_name_the_argument() -> None:
-    for index, bad in ((1, torch.zeros(24, 23)), (6, torch.zeros(24, 40).T), (8, torch.zeros(24, 40).bfloat16())):
+    for index, bad in ((1, torch.zeros(24, 23)), (6, torch.zeros(24, 40).T), (8, torch.zeros(24, 40).double())):
         given = arguments()
         given["weights"][index] = bad
         with pytest.raises(RuntimeError, match=rf"^weights\[{index}\] must"):

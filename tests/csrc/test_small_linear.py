@@ -36,6 +36,15 @@ def test_rows_do_not_depend_on_their_neighbours(size, dtype):
         assert torch.equal(ops.small_linear(x[200 - rows :].clone(), weight), together[200 - rows :])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_weights_of_16_bits_give_the_bits_of_the_same_numbers_in_float32(dtype):
+    for size in (0, 1, 15, 33, 576, 3000):
+        x, weight, bias = torch.randn(97, size), torch.randn(37, size).to(dtype), torch.randn(37)
+        for rows in (0, 1, 2, 8, 9, 31, 97):
+            found = ops.small_linear(x[:rows], weight, bias)
+            assert torch.equal(found, ops.small_linear(x[:rows], weight.float(), bias)), (size, rows)
+
+
 def test_strided_input_and_nan():
     x = torch.randn(40, 6).T[:, ::2]
     weight = torch.randn(9, 20)
@@ -51,7 +60,8 @@ def test_strided_input_and_nan():
         (torch.zeros(1, 3), torch.zeros(2, 4), None, "weight"),
         (torch.zeros(1, 3), torch.zeros(3, 2).T, None, "weight"),
         (torch.zeros(1, 3).half(), torch.zeros(2, 3).half(), None, "x"),
-        (torch.zeros(1, 3), torch.zeros(2, 3).bfloat16(), None, "weight"),
+        (torch.zeros(1, 3).bfloat16(), torch.zeros(2, 3), None, "weight"),
+        (torch.zeros(1, 3).bfloat16(), torch.zeros(2, 3).half(), None, "weight"),
         (torch.zeros(1, 3), torch.zeros(2, 3), torch.zeros(3), "bias"),
     ],
 )

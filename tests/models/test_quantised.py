@@ -28,7 +28,7 @@ from caw.models import device, gguf_file, rounding
 from caw.models.facts import ModelFacts
 from caw.models.gguf_file import GGUFFile
 from caw.models.heap import give_back
-from caw.models.quantised import QuantisedEmbedding, QuantisedLinear
+from caw.models.quantised import HalfLinear, QuantisedEmbedding, QuantisedLinear
 from caw.models.quantised_gguf import quantised_model
 from caw.ops_ref.block_types import BLOCK_TYPES
 from caw.testing import assert_close
@@ -41,6 +41,7 @@ FILES = {
     "llama": (("Q4_1", "Q5_0", "Q8_0"), {}),
     "tied": (("Q8_0", "Q4_0", "Q5_1"), {"tie_word_embeddings": True, "num_key_value_heads": 2}),
     "plain": (("F32", "F16", "BF16"), {}),  # no blocks at all
+    "half": (("F16",), {"num_key_value_heads": 2}),
     "qwen2": (("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), {"architecture": "qwen2", "hidden": 256}),
     "qwen3": (("Q6_K", "Q8_0", "Q3_K"), {"architecture": "qwen3", "hidden": 256, "num_key_value_heads": 2}),
     # files call Mistral's "llama" as well
@@ -70,11 +71,30 @@ def test_logits_and_texts_are_those_of_the_dequantised_model(file: Path, monkeyp
         options = {"watermark": watermark, "policy": policy if watermark else None, "max_new_tokens": 12}
         texts = [caw.generate(m, tokenizer, prompts, progress=False, **options).sequences for m in (model, wide)]
         assert texts[0] == texts[1]
-    assert (torch.uint8 in calls) == all_packed(model), "all layers run as one operator"
+    kinds = {type(model.get_submodule(f"model.layers.0.{part}")) for part in layer_kinds.PROJECTIONS}
+    own = (
+        {QuantisedLinear: {torch.uint8}, HalfLinear: {torch.float16}}.get(kinds.pop(), set())
+        if len(kinds) == 1
+        else set()
+    )
+    assert set(calls) == own | {torch.float32}, "all layers run as one operator"
 
 
-def all_packed(model: Any) -> bool:
-    return all(type(model.get_submodule(f"model.layers.0.{p}")) is QuantisedLinear for p in layer_kinds.PROJECTIONS)
+@pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_numbers_of_16_bits_stay_as_the_file_has_them(kind: str, dtype: Any, tmp_path: Path, cache: Path) -> None:
+    path, _ = write_gguf(tmp_path / "tiny.gguf", (kind,))
+    model, _ = caw.load_model(path, device="cpu", weights="file")
+    wide, _ = caw.load_model(path, device="cpu", dtype="float32")
+    parts = dict(model.named_modules())
+    for name, module in wide.named_modules():
+        if isinstance(module, (torch.nn.Linear, torch.nn.Embedding)):
+            assert parts[name].packed.dtype == dtype and torch.equal(parts[name].packed.float(), module.weight), name
+    x = torch.randn(3, 5, 32)
+    projection = parts["model.layers.0.mlp.up_proj"]
+    expected = ops.small_linear(x.view(15, 32), wide.model.layers[0].mlp.up_proj.weight)
+    assert torch.equal(projection(x).view(15, -1), expected)
+    with pytest.raises(ValueError, match="to stay in float32 on the CPU"):
+        model.bfloat16()
 
 
 def test_evaluator_and_perplexity_read_it_as_the_dequantised_model(tmp_path: Path, cache: Path) -> None:

@@ -19,10 +19,10 @@ from caw import ops
 from caw.decoding.forward.attention import Layout, declared_window
 from caw.decoding.forward.layer_kinds import kind_of, split
 from caw.models.packed import PackedLinear
-from caw.models.quantised import QuantisedLinear
+from caw.models.quantised import HalfLinear, QuantisedLinear
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 
-PACKED = (QuantisedLinear, PackedLinear)
+PACKED = (QuantisedLinear, HalfLinear, PackedLinear)
 DTYPES = (torch.float32, torch.bfloat16)  # of the operators on a CPU
 GPU_DTYPES = (*DTYPES, torch.float16)
 GPU_ROWS = 64  # most rows of a step that the operators take there; more are the business of general products
@@ -79,6 +79,8 @@ class FusedLayer:
         self.softcap = attention.attn_logit_softcapping if kind.capped else None
         self.sources = [_source(layer.get_submodule(name)) for name in kind.order]
         self.bias_sources = [_source(layer.get_submodule(name))[0] for name in kind.matrices]
+        # theirs are of 16 bits beside norms of float32
+        self._half = type(layer.get_submodule(kind.matrices[0])) is HalfLinear
         modules = list(layer.modules())
         self.hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self.children = [(m._modules, name) for m in modules for name in m._modules]
@@ -110,7 +112,7 @@ class FusedLayer:
         weights = self.weights
         if len(self._weights) != len(weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
             known = all(plain(weight) and dtypes_on(weight) for weight in weights)
-            self._weights, self._usable = weights, known and _one_kind(weights)
+            self._weights, self._usable = weights, known and (self._half or _one_kind(weights))
         return self._usable and weights[0].dtype in dtypes_on(weights[0])
 
     def __call__(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
