@@ -1,13 +1,14 @@
-"""Time and memory of loading a .gguf file, from `load_model` until the first token of `generate`.
+"""Time and memory of loading a model, from `load_model` until the first token of `generate`.
 
     python benchmarks/bench_loading.py [--models smollm2-135m a.gguf] [--weights file] [--dtype auto] [--rounds 5]
         [--threads 1] [--out r.json]
 
 Each measurement is a process of its own. It imports this library, PyTorch and transformers' class of the model first,
-which takes longer than the rest and is shown apart, and reads the file once, so that the system holds it. Kept settings
-are there; "first start" is a process with an empty cache folder, until its first token. Memory is what is the process's
-own (anonymous pages) after the first token less what it was before loading, and the greatest resident size less the
-resident size before, which counts pages of the file while they are read; both over the size of the file.
+which takes longer than the rest and is shown apart, and reads the weights once, so that the system holds them. A .gguf
+file's kept settings are there; "first start" is a process with an empty cache folder, until its first token. Memory is
+what is the process's own (anonymous pages) after the first token less what it was before loading, and the greatest
+resident size less the resident size before, which counts pages of the files while they are read; both over the size of
+the files. A folder's are its .safetensors files; nothing of it is kept, so that its first start is like any other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import sys
 import tempfile
 from typing import Any
 
+from caw.models import DEMO_MODEL
+
 CHILD = """
 import json, os, sys, time
 clocks = lambda: (time.perf_counter(), time.process_time())
@@ -33,9 +36,11 @@ imported = clocks()
 name, weights, dtype, threads = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
 path = file_or_folder(name)
-with open(path, "rb") as file:
-    while file.read(1 << 24):
-        pass
+files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+for each in files:
+    with open(each, "rb") as file:
+        while file.read(1 << 24):
+            pass
 def memory():
     with open("/proc/self/smaps_rollup") as lines:
         found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB\\n")}
@@ -51,8 +56,9 @@ caw.generate(model, tokenizer, "The capital of France is", max_new_tokens=1, pro
 first, after = clocks(), memory()
 since = lambda a, b: [y - x for x, y in zip(a, b)]
 print(json.dumps({
-    "bytes": os.path.getsize(path), "imports": since(start, imported), "load": since(began, loaded),
-    "first_token": since(began, first), "own": after[0] - before[0], "peak": after[2] - before[1],
+    "bytes": sum(os.path.getsize(each) for each in files), "imports": since(start, imported),
+    "load": since(began, loaded), "first_token": since(began, first),
+    "own": after[0] - before[0], "peak": after[2] - before[1],
 }))
 """
 
@@ -61,7 +67,12 @@ def measure(name: str, arguments: argparse.Namespace, cache: str | None = None) 
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), **({"CAW_CACHE": cache} if cache else {})}
     given = json.dumps([name, arguments.weights, arguments.dtype, arguments.threads])
     done = subprocess.run([sys.executable, "-c", CHILD, given], env=environment, stdout=subprocess.PIPE, check=True)
-    return dict(json.loads(done.stdout.decode().splitlines()[-1]))
+    return {key: rounded(value) for key, value in json.loads(done.stdout.decode().splitlines()[-1]).items()}
+
+
+def rounded(value: Any) -> Any:
+    """Bytes as they are; seconds, wall and processor's, to the millisecond."""
+    return [round(seconds, 3) for seconds in value] if isinstance(value, list) else value
 
 
 def main() -> None:
@@ -78,7 +89,7 @@ def main() -> None:
     print("| --- | ---: | ---: | --- | ---: | --- | ---: | ---: |")
     for name in arguments.models:
         with tempfile.TemporaryDirectory() as cache:
-            fresh = measure(name, arguments, cache)
+            fresh = measure(name, arguments, cache) if name.endswith(".gguf") or name == DEMO_MODEL else None
             rounds = [measure(name, arguments, cache) for _ in range(arguments.rounds)]
 
         def middle(key: str, clock: int = 0, rounds: list[dict[str, Any]] = rounds) -> float:
@@ -86,16 +97,17 @@ def main() -> None:
 
         size = rounds[0]["bytes"]
         own, peak = (statistics.median(found[key] for found in rounds) / size for key in ("own", "peak"))
+        first = "{:.1f} ({:.1f})".format(*fresh["first_token"]) if fresh else ""
         print(
-            f"| {name} | {size / 1e6:.0f} | {middle('imports'):.2f} | "
-            f"{fresh['first_token'][0]:.1f} ({fresh['first_token'][1]:.1f}) | "
+            f"| {name} | {size / 1e6:.0f} | {middle('imports'):.2f} | {first} | "
             f"{middle('load'):.2f} | {middle('first_token'):.2f} ({middle('first_token', 1):.2f}) | "
             f"{own:.2f} | {peak:.2f} |"
         )
         report.append({"model": os.path.basename(name), "first_start": fresh, "rounds": rounds})
     if arguments.out:
+        given = {key: value for key, value in vars(arguments).items() if key not in ("models", "out")}
         with open(arguments.out, "w") as file:
-            json.dump({"arguments": vars(arguments), "rows": report}, file, indent=1)
+            json.dump({"arguments": given, "rows": report}, file, separators=(",", ":"))
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ def _load_quantised(name: str | Path, source: Path, weights: str) -> Any:
     # these import torch, which the help of a command would wait for
     import torch
 
+    from caw.models.heap import give_back
     from caw.models.rounding import quantise
 
     # in its own precision it stays in its mapped files until a matrix is read to be rounded
@@ -109,6 +110,7 @@ def _load_quantised(name: str | Path, source: Path, weights: str) -> Any:
     if any(b.is_floating_point() and b.dtype != torch.float32 for b in model.buffers()):
         model, tokenizer = _load_dense(name, source, torch.float32)  # they were made in less precision, not read
     model = quantise(model, weights)
+    give_back()  # a matrix is rounded by way of several copies of its numbers
     model.save_pretrained = _refuse_saving
     return _named(name, model, tokenizer)
 

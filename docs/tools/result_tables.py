@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from loading_tables import loading, prefill
 from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
 from run_tables import accuracy, cost, drawn, equal_detection, summary
 from swap_tables import swaps
@@ -405,7 +406,7 @@ def damage() -> str:
 TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
-    "products": products, "rounding": rounding,
+    "products": products, "rounding": rounding, "loading": loading, "prefill": prefill,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "ablation": ablation, "transfer": transfer,

@@ -1,0 +1,55 @@
+"""Tables of what comes before the first token: loading (`bench_loading.py`), a long prompt (`bench_quantised.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from result_files import as_table, middle, read_result, source
+
+SIDES = {"plain": "blocks", "kgw+caw": "blocks, KGW under CAW", "bfloat16 kgw+caw": "bfloat16, KGW under CAW"}
+
+
+def loading() -> str:
+    """Processor time of loading a model until its first token, and the memory that it takes."""
+    found = read_result("loading.json")
+    lines, imports, more = [], [], []
+    for run in found["runs"]:
+        for row in run["rows"]:
+            rounds, size, first = row["rounds"], row["rounds"][0]["bytes"], row["first_start"]
+            lines.append((
+                row["model"].split(".Q")[0], run["arguments"]["weights"], f"{size / 1e6:.0f}",
+                f"{first['first_token'][1]:.1f}" if first else "", f"{_time(rounds, 'load'):.2f}",
+                f"{_time(rounds, 'first_token'):.2f}", f"{middle([r['own'] for r in rounds]) / size:.2f}",
+            ))  # fmt: skip
+            imports += [r["imports"][1] for r in rounds]
+            if first:
+                more.append(f"{first['first_token'][1] - _time(rounds, 'first_token'):.1f} s")
+    header = ("model", "`weights`", "MB", "first start, until the first token, s", "`load_model`, s",
+              "until the first token, s", "own memory, of the size")  # fmt: skip
+    commands = "\n".join(run["command"] for run in found["runs"])
+    said = (
+        f"Processor time with one thread on a {found['machine']}; medians of {len(rounds)} processes, but for the "
+        f"first start, which is one. Importing PyTorch and transformers before it takes {middle(imports):.1f} s. "
+        f"What a first start takes more ({' and '.join(more)}) goes into settings and tokenizer."
+    )
+    return f"{as_table(header, lines)}\n\n{said} {source('loading.json')} Its commands:\n\n```bash\n{commands}\n```"
+
+
+def prefill() -> str:
+    """Seconds until the first token of a long prompt."""
+    found = read_result("prefill.json")
+    rows = [
+        (SIDES.get(row["side"], row["side"]), f"{middle(row['seconds']):.2f}",
+         f"{min(row['seconds']):.2f} - {max(row['seconds']):.2f}", f"{middle(row['ratios']):.2f}")
+        for row in found["rows"]
+    ]  # fmt: skip
+    header = ("side", "s until the first token", "least and greatest", "llama.cpp's time over it")
+    said = (
+        f"A prompt of {found['arguments']['prefix']:,} tokens; processor time with one thread on a {found['machine']}."
+    )
+    return f"{as_table(header, rows)}\n\n{said} {source('prefill.json')}"
+
+
+def _time(rounds: list[dict[str, Any]], name: str) -> float:
+    """The middle of the processor's times."""
+    return middle([found[name][1] for found in rounds])
