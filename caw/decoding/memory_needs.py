@@ -1,7 +1,7 @@
 """How much memory decoding needs, worked out before it starts.
 
 Every large tensor of decoding has a shape known beforehand: keys and values, candidates, logits, the activations of
-the largest prefill, and a GPU's table of rotations.
+the largest prefill, the part of packed weights that it makes dense, and a GPU's table of rotations.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def decoding_needs(
     # each row gives logits at the last positions of all rows; with a copy that a cap on logits makes
     kept = MAX_ROWS * min(MAX_ROWS * (history + 1), capacity)
     first_logits = kept * vocab_size * (2 * size + FLOAT)
-    return Needs(per_sequence, activations + first_logits + table_bytes(facts, capacity))
+    fixed = activations + first_logits + facts.dense_bytes + table_bytes(facts, capacity)
+    return Needs(per_sequence, fixed)
 
 
 def by_scores(config: Any, capacity: int) -> bool:

@@ -43,6 +43,7 @@ class ModelFacts:
     rope_limit: length in tokens beyond which its rotary embedding changes for every position, None = never.
     dropping: name of a module whose dropout is active, None if there is none.
     ignored: settings of its generation config that `caw.generate` leaves out, as "name=value".
+    dense_bytes: most bytes that a forward of many rows takes to make packed weights dense, 0 = it has none.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class ModelFacts:
     rope_limit: int | None
     dropping: str | None
     ignored: tuple[str, ...]
+    dense_bytes: int = 0
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any = None) -> ModelFacts:
@@ -87,6 +89,7 @@ class ModelFacts:
             rope_limit=rope_limit(model),
             dropping=active_dropout(model),
             ignored=_ignored(getattr(model, "generation_config", None)),
+            dense_bytes=max((m.dense_bytes for m in model.modules() if isinstance(m, PackedLinear)), default=0),
         )
 
     def ending_with(self, ends: tuple[int, ...]) -> ModelFacts:

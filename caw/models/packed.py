@@ -52,8 +52,18 @@ class PackedLinear(torch.nn.Module):
         out = ops.packed_linear(rows.contiguous(), self.packed, self.bias) if few else self._by_dense(rows)
         return out.view(*x.shape[:-1], self.outputs)
 
+    @property
+    def dense_rows(self) -> int:
+        """Outputs whose weights are made dense at once."""
+        return min(max(AT_ONCE // self.inputs, 1), self.outputs)
+
+    @property
+    def dense_bytes(self) -> int:
+        """What they take."""
+        return self.dense_rows * self.inputs * self.dtype.itemsize
+
     def _by_dense(self, rows: torch.Tensor) -> torch.Tensor:
-        step = max(AT_ONCE // self.inputs, 1)
+        step = self.dense_rows
         biases = [None] * -(-self.outputs // step) if self.bias is None else self.bias.split(step)
         parts = [
             torch.nn.functional.linear(rows, ops.unpack_weight(packed, self.inputs, rows.dtype), bias)

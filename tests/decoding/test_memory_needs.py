@@ -21,7 +21,8 @@ from caw.decoding.request import Request
 from caw.decoding.row_settings import RowSettings
 from caw.evaluator import Evaluator
 from caw.evaluator.features import FeatureSpec
-from caw.models.facts import vocabulary_size
+from caw.models import packed
+from caw.models.facts import ModelFacts, vocabulary_size
 
 
 @pytest.mark.parametrize("branching", ["tree", "batch"])
@@ -77,6 +78,24 @@ def test_plan_covers_the_prefill(kind: str, vocab: int, lengths: Any, history: i
         tmp_path / "trace.json",
     )
     assert peak <= needs.fixed + len(prompts) * needs.per_sequence < 5 * peak
+
+
+def test_plan_covers_packed_weights_made_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest part that a forward of many rows makes, which needs to be there once."""
+    monkeypatch.setattr(packed, "AT_ONCE", 3000)  # 93 rows of a matrix of 32 inputs, and 46 of one of 64
+    config = AutoConfig.for_model("llama", **{**WIDE, "vocab_size": 200})
+    model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    dense = ModelFacts.of(model)
+    facts = ModelFacts.of(packed.pack_model(model, "int8", torch.device("cpu")))
+    made, unpack = [], ops.unpack_weight
+    monkeypatch.setattr(ops, "unpack_weight", lambda *given: made.append(unpack(*given)) or made[-1])
+    with torch.inference_mode():
+        model(torch.zeros(1, packed.FEW_ROWS + 1, dtype=torch.int64))
+    sizes = {part.nbytes for part in made}
+    assert facts.dense_bytes == max(sizes) == 4 * 32 * 93 and len(sizes) > 2 and dense.dense_bytes == 0
+    needs = [decoding_needs(of, 60, 2, 1, 1) for of in (facts, dense)]
+    assert needs[0].fixed - needs[1].fixed == facts.dense_bytes
+    assert needs[0].per_sequence == needs[1].per_sequence
 
 
 class Reached(Exception):
