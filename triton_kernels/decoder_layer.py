@@ -23,6 +23,7 @@ import triton.language as tl
 from caw.triton_kernels.block_sizes import attention_blocks, num_splits
 from caw.triton_kernels.decoder_layer_ref import FAMILIES, LLAMA
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_lengths, check_tensor, launch, overlaps
+from caw.triton_kernels.overlap import start_early
 from caw.triton_kernels.packed_weights import check_packed
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 from caw.triton_kernels.rms_norm import MAX_WIDTH, added, added_and_normed, normed
@@ -34,7 +35,7 @@ from caw.triton_kernels.sibling_attention import (
     log2_scores,
     prefix_bounds,
 )
-from caw.triton_kernels.small_linear import MAX_ROWS, product, start_early
+from caw.triton_kernels.small_linear import MAX_ROWS, product
 
 MAX_CANDIDATES = 32
 MAX_DIM = 256

@@ -20,8 +20,8 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 # streaming multiprocessors a grid should fill: H100 and H200 have 132. A constant, because asking the driver would tie
 # the number of splits, and with it the rounding, to the card, and fails where there is none.
 SM_COUNT = 132
-# whether the kernels of a layer start while the one before still runs (programmatic dependent launch, from compute
-# capability 9.0 on), fetch weights into the second-level cache, and only then wait for it
+# whether the kernels of a step start while the one before still runs (programmatic dependent launch, from compute
+# capability 9.0 on), fetch weights into the second-level cache, and only then wait for it (overlap.py)
 OVERLAP: bool = os.environ.get("CAW_OVERLAP") == "1" and not INTERPRETED
 
 

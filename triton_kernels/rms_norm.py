@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, check, check_tensor, launch, overlaps
-from caw.triton_kernels.small_linear import start_early
+from caw.triton_kernels.overlap import start_early
 
 MAX_WIDTH = 16384
 

@@ -6,7 +6,8 @@ A Philox call gives the words of four neighbouring tokens (sampling_noise_ref).
 import torch
 import triton
 import triton.language as tl
-from caw.triton_kernels.launching import cdiv, check, check_tensor, launch
+from caw.triton_kernels.launching import cdiv, check, check_tensor, launch, overlaps
+from caw.triton_kernels.overlap import start_early
 from caw.triton_kernels.prf import absorb_context, check_prf, key_words, quad_words
 
 BLOCK_QUADS = 256
@@ -19,8 +20,10 @@ def _draw(p_out, word, m_t):
 
 
 @triton.jit
-def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr, BLOCK_Q: tl.constexpr):
+def _noise_kernel(context_ptr, key_ptr, out_ptr, stride_cb, vocab_size, W: tl.constexpr, OVERLAP: tl.constexpr,
+                  BLOCK_Q: tl.constexpr):  # fmt: skip
     """4 * BLOCK_Q tokens of one row."""
+    start_early(OVERLAP)
     i_b = tl.program_id(0).to(tl.int64)
     low, high = key_words(key_ptr + i_b)
     s0, s1, s2, s3 = absorb_context(context_ptr + i_b * stride_cb, low, high, W)
@@ -49,7 +52,7 @@ def sampling_noise(context: torch.Tensor, key: torch.Tensor, vocab_size: int) ->
         (batch, cdiv(vocab_size, 4 * BLOCK_QUADS)),
         {
             "context_ptr": context, "out_ptr": out, "stride_cb": context.stride(0), "key_ptr": key,
-            "vocab_size": vocab_size, "W": width, "BLOCK_Q": BLOCK_QUADS,
+            "vocab_size": vocab_size, "W": width, "OVERLAP": overlaps(context), "BLOCK_Q": BLOCK_QUADS,
         },
         num_warps=4,
     )  # fmt: skip

@@ -21,6 +21,7 @@ import triton.language as tl
 from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, product_rows
 from caw.triton_kernels.launching import FLOATS, INTERPRETED, cdiv, check, check_tensor, launch, overlaps
+from caw.triton_kernels.overlap import LINE, ask_for, start_early
 from caw.triton_kernels.packed_weights import (
     DENSE,
     FP8,
@@ -39,7 +40,6 @@ from caw.triton_kernels.packed_weights import (
 )
 from caw.triton_kernels.packed_weights_ref import BY_DTYPE
 from caw.triton_kernels.small_linear_ref import GELU_TANH, SILU
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_ROWS = 64  # above, the rows cost more than the weights and a general product is the better one
 MAX_PARTS = 3
@@ -47,20 +47,10 @@ FETCHED = tl.constexpr(8)  # 128-byte lines of each row: 1 KiB, some 10 MiB of a
 
 
 @triton.jit
-def start_early(OVERLAP: tl.constexpr):
-    """Let the next kernel start, then wait until the one before has ended and its memory can be read."""
-    if OVERLAP:
-        gdc_launch_dependents()
-        gdc_wait()
-
-
-@triton.jit
-def _fetch(w_ptr, o_w, m_o, stride_w, LINE: tl.constexpr):
-    """Ask for the first FETCHED cache lines of each row of weights; LINE: elements in one."""
-    o_k = tl.minimum(tl.arange(0, FETCHED) * LINE, stride_w - 1)
-    places = (w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :]).to(tl.int64)
-    asm: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
-    tl.inline_asm_elementwise(asm, "=r,l", [places], dtype=tl.int32, is_pure=False, pack=1)
+def _fetch(w_ptr, o_w, m_o, stride_w):
+    """Ask for the first FETCHED cache lines of each row of weights."""
+    o_k = tl.minimum(tl.arange(0, FETCHED) * (LINE // (w_ptr.dtype.element_ty.primitive_bitwidth // 8)), stride_w - 1)
+    ask_for(w_ptr + tl.where(m_o, o_w, 0)[:, None] * stride_w + o_k[None, :])
 
 
 @triton.jit
@@ -154,9 +144,9 @@ def _product_kernel(
     o_w = o_o.to(tl.int64)  # O * K passes 2**31 at 262144 x 8192
 
     if OVERLAP:
-        _fetch(w_ptr, o_w, m_o, stride_w, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+        _fetch(w_ptr, o_w, m_o, stride_w)
         if GATED:
-            _fetch(w1_ptr, o_w, m_o, stride_w, 128 // (w_ptr.dtype.element_ty.primitive_bitwidth // 8))
+            _fetch(w1_ptr, o_w, m_o, stride_w)
     start_early(OVERLAP)
     acc = tl.zeros([BLOCK_M, BLOCK_O], tl.float32)
     if GATED:

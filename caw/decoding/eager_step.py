@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from caw.decoding.forward.branching import forward_all, forward_packed
+from caw.decoding.forward.fused_layers import on_gpu
 from caw.decoding.forward.sibling_cache import SiblingCache
 from caw.decoding.plan import Plan
 from caw.decoding.row_marks import ladder_of_each
@@ -57,7 +58,9 @@ class EagerStep(Step):
     def forward(
         self, state: DecodeState, cache: SiblingCache, candidates: torch.Tensor, counts: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        limit = int(cache.lengths.max())
+        # kernels of a GPU read the lengths themselves, and are compiled for some sizes of the cache: one will do
+        whole = self.kernels.native and on_gpu(cache.lengths)
+        limit = cache.capacity if whole else int(cache.lengths.max())
         if cache.packs and self.settings.branching == "tree":
             # leave out finished sequences, and candidates that no strength can reach
             counts = torch.where(state.active, counts, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import sys
 from typing import Any
@@ -19,7 +20,7 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
-from caw.decoding import plan
+from caw.decoding import eager_step, plan
 from caw.decoding.capture import fused_step
 from caw.decoding.capture.fused_step import FusedStep
 from caw.decoding.forward import fused_layers, fused_stack
@@ -238,17 +239,32 @@ def test_tokens_of_packed_weights_in_the_interpreter(
     assert calls and set(calls) == {packed.model.layers[0].mlp.up_proj.packed.dtype}, "layers run whole"
 
 
-def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
-    """What Triton would compile of every launch from now on: types, constants, what is known of numbers, options."""
-    from caw.triton_kernels import aot, launching
+@functools.cache
+def compilable(kernel: Any, general: tuple[str, ...] | None) -> Any:
+    """What `triton.jit` makes of an interpreted kernel elsewhere. general: arguments whose values it is not told."""
     from triton.runtime.jit import JITFunction
 
+    return JITFunction(kernel.fn, do_not_specialize=general)
+
+
+def variant(launch: Any) -> tuple[str, ...]:
+    """What Triton would compile for it: types, constants, what is known of numbers, options."""
+    from caw.triton_kernels import aot
+
+    general = launch.kernel.kwargs["do_not_specialize"]
+    kernel = compilable(launch.kernel, general if general is None else tuple(general))
+    made = aot.source(dataclasses.replace(launch, kernel=kernel))
+    return tuple(map(str, (launch.kernel.fn.__name__, made.signature, made.constants, made.attrs, launch.options)))
+
+
+def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """`variant` of every launch from now on."""
+    from caw.triton_kernels import launching
+
     found: set[Any] = set()
-    whole = functools.cache(lambda kernel: JITFunction(kernel.fn, do_not_specialize=kernel.kwargs["do_not_specialize"]))
 
     def launch(kernel: Any, grid: Any, arguments: dict[str, Any], **options: Any) -> None:
-        made = aot.source(launching.Launch(whole(kernel), tuple(grid), arguments, options))
-        found.add((kernel.fn.__name__, str(made.signature), str(made.constants), str(made.attrs), str(options)))
+        found.add(variant(launching.Launch(kernel, tuple(grid), arguments, options)))
         original(kernel, grid, arguments, **options)
 
     original = launching.launch
@@ -259,9 +275,14 @@ def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
 
 
 @REHEARSAL
-def test_nothing_is_compiled_in_mid_generation(by_kernels: ops.Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fixed", "planted"), [(True, None), (False, None), (True, "_layer_attention_kernel")])
+def test_nothing_is_compiled_in_mid_generation(
+    by_kernels: ops.Ops, monkeypatch: pytest.MonkeyPatch, fixed: bool, planted: str | None
+) -> None:
     """After two tokens of texts of which one waits for a place no more variants: longer texts, past the end of a block,
-    in a cache of more parts, and others in their places."""
+    in a cache of more parts, and others in their places. planted: a kernel that is compiled for each number anew."""
+    from caw.triton_kernels import decoder_layer
+
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled here")
     model = from_config("qwen2", {**CONFIGS["qwen2"][1], "num_hidden_layers": 1})
@@ -269,10 +290,34 @@ def test_nothing_is_compiled_in_mid_generation(by_kernels: ops.Ops, monkeypatch:
     monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
     places = [256, 512]
     monkeypatch.setattr(plan, "cache_places", lambda longest, device, compiled: places[0])
-    found, settings = variants(monkeypatch), {"fixed": True, "kernels": by_kernels, "batch": 2, "slots": 2}
+    # sixteen are a number that Triton would compile for, where it may
+    monkeypatch.setattr(decoder_layer, "num_splits", lambda batch, heads, tiles, size, block: {256: 4, 512: 16}[size])
+    monkeypatch.setattr(eager_step, "on_gpu", lambda tensor: True)
+    if planted is not None:
+        monkeypatch.setitem(getattr(decoder_layer, planted).kwargs, "do_not_specialize", ())
+    found, settings = variants(monkeypatch), {"fixed": fixed, "kernels": by_kernels, "batch": 2, "slots": 2}
     run(model, [prompt(60), prompt(9), prompt(5)], WATERMARKS["lefthash"], None, max_new_tokens=2, **settings)
     before = set(found)
     del places[0]
     run(model, [prompt(63), prompt(11), prompt(7)], WATERMARKS["lefthash"], None, max_new_tokens=3, **settings)
-    assert {name for name, *_ in before} >= {"_layer_attention_kernel", "_product_kernel", "_decision_kernel"}
-    assert not found - before
+    last = "_decision_kernel" if fixed else "_commit_kernel"
+    assert {name for name, *_ in before} >= {"_layer_attention_kernel", "_product_kernel", "_part_kernel", last}
+    assert {name for name, *_ in found - before} == ({planted} if planted else set())
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_any_number_of_rows_takes_the_same_kernels(by_kernels: ops.Ops, monkeypatch: Any, planted: bool) -> None:
+    """Those of steps whose candidates differ in number. planted: one that is compiled for each number anew."""
+    from caw.triton_kernels import topk_softmax
+    from caw.triton_kernels.launching import recorded
+
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled here")
+    if planted:
+        monkeypatch.setitem(topk_softmax._part_kernel.kwargs, "do_not_specialize", ())
+    found: list[set[tuple[str, ...]]] = []
+    for rows in (1, 3, 16):
+        with recorded() as launches:
+            by_kernels.topk_softmax(torch.empty(rows, 500, device="meta"), 100)
+        found.append({variant(launch) for launch in launches})
+    assert len(found[0]) == 2 and len(set.union(*found)) == (4 if planted else 2)
