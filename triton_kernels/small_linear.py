@@ -208,7 +208,8 @@ def product(
     outputs = [w.shape[0] for w in weights]
     width = outputs[0] if gated else sum(outputs)
     if blocks is None:
-        choice = tuned.chosen(x.device, outputs, size, x.dtype, gated, form)
+        kind = tuned.Kind(gated, any(bias is not None for bias in biases), residual is not None)
+        choice = tuned.chosen(x.device, outputs, size, x.dtype, kind, form)
         by_other = choice is not None and choice.by != tuned.OWN and form is None
         if choice is not None and by_other and torch_can(weights, biases, residual, gated):
             return by_torch(x, weights[0], biases[0], residual, padded=choice.by == tuned.TORCH_PADDED)

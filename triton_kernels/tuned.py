@@ -10,11 +10,12 @@ and dtype, never to a number of rows, and holds for as long as the process lives
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -47,13 +48,23 @@ class Choice:
                 raise ValueError(f"{name} must be a tile's size, got {value!r}")
 
 
-def shape_key(outputs: Sequence[int], size: int, dtype: torch.dtype, gated: bool, form: Format | None = None) -> str:
-    """Names the product of weights [outputs[i], size] each, as "4096+1024+1024 x 4096 bfloat16 int4".
+class Kind(NamedTuple):
+    """What is done beside the product. biased: whether any of its weights has a bias; residual: whether something is
+    added to it."""
+
+    gated: bool = False
+    biased: bool = False
+    residual: bool = False
+
+
+def shape_key(outputs: Sequence[int], size: int, dtype: torch.dtype, kind: Kind, form: Format | None = None) -> str:
+    """Names the product of weights [outputs[i], size] each, as "4096+1024+1024 x 4096 bfloat16 int4 biased".
 
     dtype: of its inputs. form: of packed weights, None = dense ones of the same dtype.
     """
-    kind = str(dtype).removeprefix("torch.") + (f" {form.name}" if form is not None else "")
-    return f"{'+'.join(map(str, outputs))} x {size} {kind}{' gated' if gated else ''}"
+    numbers = str(dtype).removeprefix("torch.") + (f" {form.name}" if form is not None else "")
+    rest = "".join(f" {name}" for name, there in kind._asdict().items() if there)
+    return f"{'+'.join(map(str, outputs))} x {size} {numbers}{rest}"
 
 
 @functools.cache
@@ -63,12 +74,12 @@ def device_name(device: torch.device) -> str | None:
 
 
 def chosen(
-    device: torch.device, outputs: Sequence[int], size: int, dtype: torch.dtype, gated: bool, form: Format | None = None
+    device: torch.device, outputs: Sequence[int], size: int, dtype: torch.dtype, kind: Kind, form: Format | None = None
 ) -> Choice | None:
     """What was found best for this product on this device; None = nobody has looked."""
     name = device_name(device)
     choices = {} if name is None else _kept(name)
-    return choices.get(shape_key(outputs, size, dtype, gated, form)) if choices else None
+    return choices.get(shape_key(outputs, size, dtype, kind, form)) if choices else None
 
 
 def place(name: str) -> Path:
@@ -83,6 +94,16 @@ def made_with(name: str) -> dict[str, str]:
     source = b"".join(Path(__file__).with_name(name).read_bytes() for name in files)
     return {"device": name, "triton": triton.__version__, "torch": f"{torch.__version__} cuda {torch.version.cuda}",
             "kernel": hashlib.sha256(source).hexdigest()[:16]}  # fmt: skip
+
+
+def torch_settings() -> dict[str, object]:
+    """What decides how torch makes a product of half precision: which kernel, and in how many bits it adds."""
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
+             "allow_fp16_accumulation")  # fmt: skip
+    found: dict[str, object] = {name: str(getattr(matmul, name, None)) for name in names}
+    library = str(torch.backends.cuda.preferred_blas_library())
+    return found | {"library": library, "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")}
 
 
 @functools.cache
@@ -121,6 +142,9 @@ def load(name: str) -> dict[str, Choice]:
     for what, now in made_with(name).items():
         if found.get(what) != now:
             raise ValueError(f"the file was made with another {what}")
+    by_torch = any(choice.by != OWN for choice in rows.values())
+    if by_torch and found.get("torch settings") != torch_settings():
+        raise ValueError("the file has products of torch, and was made with other settings of torch.backends.cuda")
     return rows
 
 
@@ -134,5 +158,6 @@ def save(name: str, choices: Mapping[str, Choice]) -> Path:
     rows = {key: {"by": c.by, **({} if c.blocks is None else asdict(c.blocks))} for key, c in choices.items()}
     path = place(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps({"kind": KIND, **made_with(name), "products": rows}, indent=1) + "\n")
+    about = {"kind": KIND, **made_with(name), "torch settings": torch_settings()}
+    write_text(path, json.dumps({**about, "products": rows}, indent=1) + "\n")
     return path

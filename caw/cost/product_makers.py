@@ -17,7 +17,7 @@ from caw.triton_kernels.block_sizes import ProductBlocks, product_blocks, produc
 from caw.triton_kernels.packed_weights_ref import INT4, Format, unpack_weight_ref
 from caw.triton_kernels.small_linear import MAX_ROWS, by_torch, product, torch_can
 from caw.triton_kernels.small_linear_ref import product_ref
-from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, shape_key
+from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, Kind, shape_key
 
 Make = Callable[[slice, int], torch.Tensor]
 
@@ -38,7 +38,8 @@ class Product:
 
     @property
     def key(self) -> str:
-        return shape_key(self.outputs, self.size, self.dtype, self.gated, self.form)
+        kind = Kind(self.gated, self.biased, self.residual)
+        return shape_key(self.outputs, self.size, self.dtype, kind, self.form)
 
     @property
     def bytes(self) -> int:

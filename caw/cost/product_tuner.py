@@ -80,11 +80,8 @@ def products_of(model: Any) -> list[Product]:
             dtype = module.weight.dtype if form is None else module.dtype
             counts[Product((module.out_features,), module.in_features, dtype, biased=module.bias is not None,
                            form=form)] += 1  # fmt: skip
-    found: dict[str, Product] = {}
-    for one, count in counts.items():
-        before = found.setdefault(one.key, one)
-        found[one.key] = replace(before, count=count + (before.count if before is not one else 0))
-    return sorted(found.values(), key=lambda one: -one.bytes * one.count)
+    found = [replace(one, count=count) for one, count in counts.items()]
+    return sorted(found, key=lambda one: -one.bytes * one.count)
 
 
 def tune(

@@ -41,15 +41,15 @@ def test_products_of_a_model_are_those_of_its_step() -> None:
     keys = {one.key: (one.count, one.residual, one.biased) for one in found}
     assert keys == {
         "2000 x 64 float16": (1, False, False), "64+64+64 x 64 float16": (2, False, False),
-        "96+96 x 64 float16 gated": (2, False, False), "64 x 96 float16": (2, True, False),
-        "64 x 64 float16": (2, True, False),
+        "96+96 x 64 float16 gated": (2, False, False), "64 x 96 float16 residual": (2, True, False),
+        "64 x 64 float16 residual": (2, True, False),
     }  # fmt: skip
     assert [one.bytes * one.count for one in found] == sorted((one.bytes * one.count for one in found), reverse=True)
     assert sum(one.bytes * one.count for one in found) == 2 * (2 * (4 * 64 * 64 + 3 * 64 * 96) + 2000 * 64)
     qwen = products_of(random_model("qwen2.5-1.5b", "bfloat16", "meta"))
-    assert {one.key: one.biased for one in qwen}["1536+256+256 x 1536 bfloat16"] is True
+    assert {one.key: one.biased for one in qwen}["1536+256+256 x 1536 bfloat16 biased"] is True
     assert [one.key for one in products_of(torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(3, 5)))] == [
-        "5 x 3 float32"
+        "5 x 3 float32 biased"
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from caw.triton_kernels import tuned
 from caw.triton_kernels.block_sizes import ProductBlocks
 from caw.triton_kernels.small_linear import by_torch, product, small_linear, torch_can
 from caw.triton_kernels.small_linear_ref import product_ref
-from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, shape_key
+from caw.triton_kernels.tuned import OWN, TORCH, TORCH_PADDED, Choice, Kind, shape_key
 
 from caw.testing import assert_close
 
@@ -58,7 +59,7 @@ def test_the_choice_changes_bits_and_is_one_for_all_numbers_of_rows(
 ) -> None:
     """In the interpreter a tile is summed before it joins the others, so other tiles have other bits."""
     x, weight = order_shows(device)
-    key = shape_key([8], 128, torch.float32, False)
+    key = shape_key([8], 128, torch.float32, Kind())
     assert not small_linear(x, weight).any() and tiles == [32], "nothing is tuned yet"
     tuned._kept.cache_clear()
     tuned.save(NAME, {key: Choice(OWN, WIDE)})
@@ -76,16 +77,25 @@ def test_the_choice_changes_bits_and_is_one_for_all_numbers_of_rows(
 
 def test_other_products_keep_the_tiles_of_arithmetic(device: torch.device, cache: Path, tiles: list[int]) -> None:
     x, weight = order_shows(device)
-    tuned.save(NAME, {shape_key([8], 128, torch.float32, False): Choice(OWN, WIDE)})
+    tuned.save(NAME, {shape_key([8], 128, torch.float32, Kind()): Choice(OWN, WIDE)})
     pair = [weight, weight]
     product(x[:2], pair, [None, None])
     product(x[:2], pair, [None, None], gated=True)
     tuned._kept.cache_clear()
-    tuned.save(NAME, {shape_key([8, 8], 128, torch.float32, False): Choice(OWN, WIDE)})
+    tuned.save(NAME, {shape_key([8, 8], 128, torch.float32, Kind()): Choice(OWN, WIDE)})
     product(x[:2], pair, [None, None])
     small_linear(x, weight)
     product(x, [weight], [None], blocks=WIDE)  # tiles given by the caller, as a tuner does
     assert tiles == [32, 32, 64, 32, 64]
+    bias, residual = weight[:, 0].contiguous(), x[:2, :8].contiguous()
+    kinds = {Kind(biased=True): 16, Kind(residual=True): 64, Kind(biased=True, residual=True): 128}
+    tuned._kept.cache_clear()
+    tuned.save(NAME, {shape_key([8], 128, torch.float32, kind): Choice(OWN, ProductBlocks(16, block_k, 4, 3))
+                      for kind, block_k in kinds.items()})  # fmt: skip
+    del tiles[:]
+    for given in (([None], None), ([bias], None), ([None], residual), ([bias], residual)):
+        product(x[:2], [weight], *given)
+    assert tiles == [32, *kinds.values()]
 
 
 @pytest.mark.parametrize("by", [TORCH, TORCH_PADDED])
@@ -97,8 +107,9 @@ def test_torch_makes_what_it_makes_in_one(
     x, weight, bias, residual = (
         torch.randn(*shape, generator=generator).half().to(device) for shape in ((5, 48), (24, 48), (24,), (5, 24))
     )
-    tuned.save(NAME, {shape_key([24], 48, torch.float16, False): Choice(by),
-                      shape_key([24, 24], 48, torch.float16, True): Choice(by)})  # fmt: skip
+    single = [Kind(biased=b, residual=r) for b in (False, True) for r in (False, True)]
+    tuned.save(NAME, {**{shape_key([24], 48, torch.float16, kind): Choice(by) for kind in single},
+                      shape_key([24, 24], 48, torch.float16, Kind(gated=True)): Choice(by)})  # fmt: skip
     launched: list[int] = []
     module = importlib.import_module("caw.triton_kernels.small_linear")
     real = module.launch
@@ -126,6 +137,29 @@ def test_a_file_is_read_back_and_kept_for_its_device(cache: Path) -> None:
     assert tuned.load(NAME) == choices and tuned.kept_count(NAME) == 3
     assert path.parent == cache / "tuned" and path.name.startswith("a-GPU-of-tests-triton-")
     assert tuned.load("another") == {} and tuned.kept_count("another") == 0
+
+
+def test_choices_of_torch_hold_for_its_settings(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In how many bits it adds decides about speed and bits; tiles of this library know nothing of it."""
+    own, mixed = {"a": Choice(OWN, WIDE)}, {"a": Choice(OWN, WIDE), "b": Choice(TORCH)}
+    for choices in (own, mixed):
+        tuned.save(NAME, choices)
+        assert tuned.load(NAME) == choices
+    matmul, words = torch.backends.cuda.matmul, re.escape("made with other settings of torch.backends.cuda")
+    before = matmul.allow_bf16_reduced_precision_reduction
+    try:
+        matmul.allow_bf16_reduced_precision_reduction = not before
+        with pytest.raises(ValueError, match=words):
+            tuned.load(NAME)
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction = before
+    assert tuned.load(NAME) == mixed
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with pytest.raises(ValueError, match=words):
+        tuned.load(NAME)
+    tuned.save(NAME, own)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert tuned.load(NAME) == own
 
 
 def changed(**entries: object) -> str:
@@ -158,7 +192,7 @@ def changed(**entries: object) -> str:
 )  # fmt: skip
 def test_a_file_of_no_use_is_left_out_with_one_warning(device: torch.device, cache: Path, text, words: str) -> None:
     x, weight = order_shows(device)
-    path = tuned.save(NAME, {shape_key([8], 128, torch.float32, False): Choice(OWN, WIDE)})
+    path = tuned.save(NAME, {shape_key([8], 128, torch.float32, Kind()): Choice(OWN, WIDE)})
     path.write_text(text(), encoding="latin-1")
     with pytest.warns(UserWarning, match="are left out") as caught:
         assert not small_linear(x, weight).any(), "the tiles of arithmetic"
@@ -183,4 +217,4 @@ def test_without_a_gpu_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in ("cpu", "meta"):
-            assert tuned.chosen(torch.device(name), [8], 8, torch.float32, False) is None
+            assert tuned.chosen(torch.device(name), [8], 8, torch.float32, Kind()) is None
