@@ -11,7 +11,8 @@ one small call of every kernel against its reference (which asks for no pytest),
 library's unwatermarked decode, captured steps alone over prefixes of 128 to 16384 tokens beside compiled torch,
 kernels against bandwidth and torch, the tuner of products, and with its tiles (`CAW_CACHE` is FOLDER/cache) steps and
 generation at batch 8 and 32; generation by compiled torch and transformers on the same weights; tests of the kernels
-and of the captured step, compute-sanitizer on every kernel. A part gets 1.3 times what it should take, or what those
+and of the captured step, compute-sanitizer on every kernel; what each kernel of a step takes, weights of fewer bits,
+shapes of 8B and 13B. A part gets 1.3 times what it should take, or what those
 before it left over, and is then interrupted with all that it started; transformers' compiled cache and flex_attention,
 last, have only what is left over. Benchmarks write their figures after every round, case or product, so that those
 until then are kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the summary (at most 100 lines)
@@ -93,7 +94,11 @@ def parts(place: Place) -> list[Part]:
         steps(place, "b1", "1", "1024,128,4096,16384", 36), first, timed[0], tune(place), *timed[1:],
         steps(place, "tuned", "1,8,32", "1024", 32), generate(place, "8", 1024, 34), generate(place, "32", 512, 34),
         generate(place, "1", 1024, 39, "compiled-torch,transformers", "others"), tests(place), *sanitizers(place),
-        *[replace(steps(place, form, "1", "1024", 35, form), seconds=0, spare=True) for form in ("fp8", "int4")],
+        *[replace(part, seconds=0, spare=True) for part in [
+            model_of_step(place), *[steps(place, form, "1", "1024", 35, form) for form in ("fp8", "int4")],
+            *[steps(place, shapes[6:], "1,8", "1024", 35, shapes=shapes) for shapes in ("llama-3-8b", "llama-2-13b")],
+            generate(place, "8", 1024, 39, "transformers", "others"),
+        ]],
         replace(generate(place, "1", 1024, 0, "plain/drafts,kgw+caw/drafts", "drafts"), spare=True),
         replace(generate(place, "1", 1024, 0, "transformers-static", "static"), spare=True), replace(flex, spare=True),
     ]  # fmt: skip
@@ -152,13 +157,28 @@ def kernels(place: Place) -> list[Part]:
     return found
 
 
-def steps(place: Place, name: str, batches: str, prefixes: str, seconds: int, weights: str | None = None) -> Part:
+def model_of_step(place: Place) -> Part:
+    """What every kernel of a step takes, beside its bytes over the bandwidth."""
+    name = {"80": "a100", "100": "b200"}.get(place.arch or "", "h200")
+    command = place.python("-m", "caw.cli", "benchmark", "--model-of-step", name, "--modes", "plain,kgw+caw,exp+caw")
+    command += place.choose(
+        "--shapes", "llama-2-7b", "--dtype", "float16", "--device", "cuda",
+        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--prompt", "9", "--device", "cpu"),
+    )  # fmt: skip
+    return Part("model_of_step", 35, [*command, "--json", str(place.out / "model_of_step.json")], 3, QUIET,
+                COMMAND_LINE)  # fmt: skip
+
+
+def steps(
+    place: Place, name: str, batches: str, prefixes: str, seconds: int, weights: str | None = None,
+    shapes: str = "llama-2-7b",
+) -> Part:  # fmt: skip
     """Captured steps alone, by events, most important cases first. weights: of 4 or 8 bits."""
     command = place.python("-m", "caw.cli", "benchmark", "--steps", *(["--weights", weights] if weights else []))
     # compiled torch is compiled anew for each length, some ten seconds, so it stands beside one only
     command += ["--modes", "plain,kgw+caw,exp+caw" + (",compiled-torch" if name == "tuned" else "")]
     command += place.choose(
-        "--shapes", "llama-2-7b", "--dtype", "float16", "--batch", batches, "--prompt", prefixes,
+        "--shapes", shapes, "--dtype", "float16", "--batch", batches, "--prompt", prefixes,
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),
         rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", "1" if name == "b1" else "2", "--prompt", "9",
                    "--rounds", "1", "--device", "cpu"),

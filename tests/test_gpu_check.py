@@ -17,7 +17,8 @@ import pytest
 import torch
 
 # parts for which there may be no time
-LEFT_OVER = ["steps_fp8", "steps_int4", "generate_b1_drafts", "generate_b1_static", "kernels_flex"]
+LEFT_OVER = ["model_of_step", "steps_fp8", "steps_int4", "steps_3-8b", "steps_2-13b", "generate_b8_others",
+             "generate_b1_drafts", "generate_b1_static", "kernels_flex"]  # fmt: skip
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -47,7 +48,7 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
         assert len(gpu_check.summary(results)) <= 100
         assert gpu_check.summary(results)[-1] == "x" and "---- generate_b32" in gpu_check.summary(results)
         written = [word for part in found for word in part.command if word.endswith(".json")]
-        assert len(written) == len(set(written)) == 15
+        assert len(written) == len(set(written)) == 19
         # with nothing but torch and Triton they say what they lack instead of failing at an import
         assert all({"scipy", "transformers"} <= set(p.needs) for p in found if p.name != "build")
         assert [p.name for p in found if "pytest" in p.needs] == ["tests"]
@@ -112,7 +113,7 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     results = json.loads((tmp_path / "summary.json").read_text())
-    assert {result["state"] for result in results} == {"ok"} and len(results) == 20
+    assert {result["state"] for result in results} == {"ok"} and len(results) == 24
     for batch in ("1", "8", "32"):
         found = json.loads((tmp_path / f"generate_b{batch}.json").read_text())
         assert found["complete"] and "rehearsal" in found["clock"]
@@ -120,6 +121,9 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
         # each look at the clock adds a millionth, which floats leave a trace of
         assert launches["plain"] == pytest.approx(20, abs=1e-9), "2 layers of 7 kernels, norm, logits; 4 outside"
         assert launches["plain"] < launches["exp+caw"] <= launches["kgw+caw"]
+    counted = json.loads((tmp_path / "model_of_step.json").read_text())["rows"]
+    products = [row["measured"]["kernels"]["product_kernel"] for row in counted]
+    assert products == [9.0] * 3, "of a microsecond each: four a layer, and the vocabulary's"
     kernels = [json.loads(path.read_text())["rows"] for path in tmp_path.glob("kernels_*.json")]
     assert len(kernels) == 4 and not any(row["wrong"] for rows in kernels for row in rows)
     assert list((tmp_path / "build").rglob("_C.so"))

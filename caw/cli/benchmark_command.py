@@ -81,8 +81,8 @@ def benchmark(
     threads: opt.Threads = None,
     model_of_step: Annotated[
         str | None,
-        opt.panel(CASES, "Measure nothing: list the kernels of a step on this GPU with their least times.",
-                  metavar="a100|h100|h200|b200"),
+        opt.panel(CASES, "List the kernels of a step on this GPU with their least times, and what they took if it is "
+                  "here.", metavar="a100|h100|h200|b200"),
     ] = None,
     tune: Annotated[
         bool, opt.panel(CASES, "Measure no decoding: find the fastest products on this GPU and keep them.", "--tune")
@@ -106,7 +106,8 @@ def benchmark(
     Interrupted, the rounds that every mode had are shown and kept there ("complete" is false).
 
     --model-of-step works out what a captured step would launch on a GPU, without one: bytes over the data sheet's
-    bandwidth, or an assumed cost of a launch where that is more.
+    bandwidth, or an assumed cost of a launch where that is more. Where that GPU is here (or --device names one) the
+    step is replayed under torch's profiler, and what each kernel took stands beside it.
 
     --tune times this library's kernel of small products by several tiles, and others that are installed, on the shapes
     of the model. What is fastest, and gives a row the same bits beside any others, is kept for this GPU and this Triton
@@ -133,7 +134,7 @@ def benchmark(
     with user_errors():
         cases = _names(modes) if modes is not None else None, _numbers("--batch", batch), _numbers("--prompt", prompt)
         if model_of_step is not None:
-            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file, weights)
+            return show_model_of_step(model_of_step, shapes, *cases, dtype, json_file, weights, device)
         if tune or steps:
             timed = tune_products if tune else partial(time_steps, cases, rounds)
             return timed(model, shapes, dtype, device, max_seconds, json_file, weights)

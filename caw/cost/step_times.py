@@ -201,15 +201,20 @@ def run(
     return found
 
 
+def make_room(device: torch.device) -> None:
+    """Give back what the case before took."""
+    forget()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 @torch.inference_mode()
 def case(
     subject: Subject, modes: Sequence[str], batch: int, prefix: int, rounds: int, clock: Callable[[], float]
 ) -> list[dict[str, Any]]:
     """Rows of one batch and prefix; a mode that fails (as for want of memory) has an error and the others go on."""
-    forget()
-    gc.collect()
-    if subject.model.device.type == "cuda":
-        torch.cuda.empty_cache()
+    make_room(subject.model.device)
     rows: list[dict[str, Any]] = [{"mode": mode, "batch": batch, "prefix": prefix} for mode in modes]
     steps: dict[str, Step] = {}
     for row in rows:
