@@ -15,7 +15,7 @@ and of the captured step, compute-sanitizer on every kernel; what each kernel of
 shapes of 8B and 13B. A part gets 1.3 times what it should take, or what those
 before it left over, and is then interrupted with all that it started; transformers' compiled cache and flex_attention,
 last, have only what is left over. Benchmarks write their figures after every round, case or product, so that those
-until then are kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the summary (at most 100 lines)
+until then are kept. FOLDER gets parts.log, summary.json and a .json of each benchmark; the summary (at most 150 lines)
 comes last. The exit code is 0 if every part ran to its end without fault.
 
 --rehearsal: the same parts on a machine without a GPU, kernels interpreted (rehearsal.py), small, no times, minutes.
@@ -40,7 +40,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
-SUMMARY_LINES, LINE_LENGTH = 100, 200
+SUMMARY_LINES, LINE_LENGTH = 150, 200
 TOTAL = 525  # seconds for all parts, whatever their own limits
 MORE = 1.3  # times what a part should take, before it is stopped
 SPARE = 35
