@@ -239,7 +239,7 @@ def null_rows(store: Store, arms: list[str], keys: int) -> Iterator[dict[str, An
             yield from rates({"arm": ARMS[arm][0], "reader": how, "key": "all keys"}, pooled, NULL_RATES)
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--null", action="store_true")
@@ -257,7 +257,11 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options()
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
     deadline, arms = time.monotonic() + options.seconds, options.arms.split(",")

@@ -280,8 +280,7 @@ def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None)
 def _with_tokenizer(task: Task, items: Sequence[Item], name: str | None) -> Task:
     if name is None and all(d.tokenizer is not None for d in task.detectors.values()):
         return task
-    loaded = _tokenizer_for(items, name)
-    if loaded is None:
+    if (loaded := _tokenizer_for(items, name)) is None:
         return task
     return replace(task, detectors={n: replace(d, tokenizer=loaded) for n, d in task.detectors.items()})
 
