@@ -51,6 +51,8 @@ def made_once(settings: Settings) -> Settings:
         return settings
     if settings.best_of > 1:
         raise ValueError(f"a streamer shows one text, got best_of={settings.best_of}; leave one of them out")
+    if settings.on_unfound == "drop":
+        raise ValueError("a streamer shows a text before it is tested, got on_unfound='drop'; use 'keep' or 'raise'")
     if settings.max_attempts > 1:
         warn_caller(
             "a text that is streamed is made once: found_at steers it and tests it at its end, and it is not made "

@@ -81,6 +81,11 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "found_at": 0.01, "best_of": 2},
         ValueError, "a streamer shows one text, got best_of=2",
     ),
+    "streamer of what may be dropped": (
+        {"streamer": Recorder(), "prompts": PROMPTS[:1], "watermark": caw.KGW(key=1), "found_at": 0.01,
+         "on_unfound": "drop"},
+        ValueError, "shows a text before it is tested, got on_unfound='drop'",
+    ),
     "tokenizer": ({"tokenizer": None}, TypeError, "tokenizer must be the model's tokenizer, got NoneType"),
     "chat of a plain model": ({"prompts": ["!"], "chat": True}, ValueError, "needs a tokenizer with a chat template"),
     "chat of ids": ({"chat": True}, TypeError, "prompt 0 must be a str with chat=True, got list"),

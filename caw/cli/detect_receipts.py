@@ -141,7 +141,8 @@ def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[
             theirs, text = held[-1]
             theirs.append(replace(item, content=text))
             continue
-        said = f"no receipt in {told[0].source} has the text's digest: the text was changed, or is another's"
+        why = "the text was changed, or is another's" if item.content else "it is empty, dropped since it was not found"
+        said = f"no receipt in {told[0].source} has the text's digest: {why}"
         if len(items) == 1:
             raise ValueError(f"{said}; leave --receipt out to test it as it is")
         complain(f"line {item.number}: {said}")

@@ -7,13 +7,16 @@ import re
 
 import numpy as np
 
-GAP_AND_WORD = re.compile(r"\s*\S+")
+# kana and Chinese characters
+UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+GAP_AND_WORD = re.compile(rf"\s*(?:[{UNSPACED}]|[^\s{UNSPACED}]+)")
 
 
 def without_words(text: str, share: float, draw: int) -> str:
-    """The text without this share of its words (parts between white space), rounded up, each with the gap before it.
+    """The text without this share of its words, rounded up, each with the gap before it.
 
-    Which words go depends on the text and the number of the draw alone.
+    Words are parts between white space, and single characters of Chinese and Japanese, which write without it. Which
+    words go depends on the text and the number of the draw alone.
     """
     words = GAP_AND_WORD.findall(text)
     seed = hashlib.sha256(f"caw/edits/{draw}\0{text}".encode()).digest()

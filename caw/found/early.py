@@ -18,7 +18,7 @@ def check_early(settings: Settings, watermark: Watermark | None, policy: Policy 
     if settings.found_at is None:
         return
     mark = check_markable(watermark)
-    check_strong(policy or FixedStrength())
+    check_strong(policy or FixedStrength(), mark)
     if not mark.foreign:  # those know their lists only with the model's vocabulary
         check_reach(mark, settings.found_at, settings.max_new_tokens)
 

@@ -52,7 +52,7 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
 
     Raises ValueError for a policy that cannot be strengthened, and where no attempt would be marked.
     """
-    check_strong(policy)
+    check_strong(policy, watermark)
     if unmarked and settings.max_attempts == 1:
         raise ValueError(
             "select=Agreement(...) compares with the unmarked text, which is the first attempt, got max_attempts=1 (or "
@@ -68,8 +68,13 @@ def efforts(watermark: Watermark, policy: Policy, settings: Settings, *, unmarke
     ]
 
 
-def check_strong(policy: Policy) -> None:
-    """Raise ValueError for a policy that marks nothing, however strongly."""
+def check_strong(policy: Policy, watermark: Watermark) -> None:
+    """Raise ValueError for a policy or a watermark that marks nothing, however strongly."""
+    if not watermark.full:
+        raise ValueError(
+            f"found_at needs a watermark that can be strengthened, got {watermark.name} with delta 0; choose a delta "
+            "above 0"
+        )
     if not policy.max_strength:
         raise ValueError(
             f"found_at needs a policy that can be strengthened, got {type(policy).__name__} of strength 0; "

@@ -79,6 +79,9 @@ class Consensus:
 
     def __call__(self, candidates: Sequence[Candidate]) -> Candidate:
         answers = [self.read(candidate.text) for candidate in candidates]
+        for answer in answers:
+            if not isinstance(answer, Hashable):
+                raise TypeError(f"read must give answers that can be counted, got {shown(answer)}; give e.g. a str")
         votes = Counter(answer for answer in answers if answer is not None)
         found = [(candidate, votes[answer]) for candidate, answer in zip(candidates, answers, strict=True)]
         return max((pair for pair in found if pair[0].found), key=lambda pair: pair[1])[0]

@@ -35,7 +35,7 @@ class LogitDeltaThreshold(Policy):
 
     @property
     def max_strength(self) -> float:
-        return float(self.value)
+        return float(self.value) if self.gap else 0.0  # no lead is less than 0
 
     def strength(self, signals: Signals) -> torch.Tensor:
         top = signals.current.values

@@ -154,10 +154,12 @@ def test_changed_lines_are_bad_lines(model: str, tmp_path: Path) -> None:
     out, lines, _ = make(model, tmp_path, count=3)
     changed = tmp_path / "changed.jsonl"
     lines[1]["text"] += " and more"
+    lines[2]["text"] = ""  # as on_unfound="drop" leaves a line
     changed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = detect(model, "-i", str(changed), "--receipt", str(out), "--json")
-    assert result.exit_code == 1 and result.stdout.count("\n") == 2
-    assert "line 2: no receipt in " in result.stderr
+    assert result.exit_code == 1 and result.stdout.count("\n") == 1
+    for line, why in ((2, "the text was changed, or is another's"), (3, "it is empty, dropped since it was not found")):
+        assert re.search(f"line {line}: no receipt in .* has the text's digest: {why}", result.stderr)
 
 
 def test_dropped_and_raised(model: str, tmp_path: Path) -> None:

@@ -82,3 +82,7 @@ def test_a_policy_without_a_target_gets_the_detectors() -> None:
 def test_what_marks_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a policy that can be strengthened, got FixedStrength of strength 0"):
         factors(KGW, caw.FixedStrength(0.0))
+    with pytest.raises(ValueError, match="got LogitDeltaThreshold of strength 0"):
+        factors(KGW, caw.LogitDeltaThreshold(0.0))
+    with pytest.raises(ValueError, match="needs a watermark that can be strengthened, got kgw with delta 0"):
+        factors(caw.KGW(key=1, delta=0.0), FIXED)

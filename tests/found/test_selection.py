@@ -67,6 +67,8 @@ def test_a_consensus_counts_all_votes_and_chooses_among_the_found() -> None:
     assert choose(given) is given[3], "5 and 6 have two votes each, and this 5 is weaker"
     assert choose(given[:3]) is given[0]
     assert choose([given[2], given[1]]) is given[2], "without an answer, but the only one that is found"
+    with pytest.raises(TypeError, match=r"read must give answers that can be counted, got \['4'\]"):
+        Consensus(lambda text: [text])(given)
 
 
 def test_an_agreement_is_with_the_first() -> None:

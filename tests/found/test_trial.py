@@ -66,6 +66,15 @@ def test_so_many_words_go_and_the_rest_stays(share: float) -> None:
     assert without_words("", share, 0) == "" == without_words("one", share, 0)
 
 
+def test_characters_are_words_where_no_space_is_written() -> None:
+    text = "天空是蓝色的。ひらがな and two 𠀀𠀁 words"
+    assert len(without_words(text, 0.5, 0).replace(" ", "")) < len(text.replace(" ", ""))
+    spelt = {without_words(text, 0.01, draw) for draw in range(200)}
+    words = ["天", "空", "是", "蓝", "色", "的", "。", "ひ", "ら", "が", "な", "and", "two", "𠀀", "𠀁", "words"]
+    assert len(spelt) == len(words)
+    assert {len(text) - len(one) for one in spelt} == {1, 2, 4, 6}, "a space goes with the word behind it"
+
+
 def test_every_word_goes_as_often() -> None:
     text = " ".join(f"w{i}" for i in range(20))
     gone = [20 - len(without_words(text, 0.1, draw).split()) for draw in range(400)]
