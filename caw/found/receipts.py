@@ -26,12 +26,13 @@ TEST = ("mode", "mid_p", "normalize", "regions")  # settings of a detector that 
 class Receipt:
     """The test of one text before it left.
 
-    found: whether the text was found. reason: if not, why. p_value: of the text that left; level: what it had to reach.
-    attempts: how often the text was made. policy: how strongly tokens are marked, times strength_factor.
+    found: whether the text was found. reason: if not, why. p_value: of the text that left; level: what it had to
+    reach. attempts: how often the text was made. policy: how strongly tokens are marked, times strength_factor.
     watermark, key_id: its name, and eight hex digits that name the key. weights: name (of a file its path as it was
-    given, so that it is found again) and digest of the detector's weights, None without. tokens: of the text, as the
-    detector reads it. digest: SHA-256 of the text. edits: share of the words that may be deleted later. margin: what was added to the z at which marking rests.
-    test: settings of the detector other than usual. versions: of this library and of what it ran on.
+    given, so that it is found again) and digest of the detector's weights, None without. tokens: of the text, as
+    the detector reads it. digest: SHA-256 of the text. edits: share of the words that may be deleted later. margin:
+    what was added to the z at which marking rests. test: settings of the detector other than usual. versions: of
+    this library and of what it ran on.
 
     Raises TypeError or ValueError in one sentence for what is no receipt.
     """
