@@ -85,9 +85,10 @@ class ModelWeights(TextWeights):
         if not callable(getattr(self.model, "get_output_embeddings", None)):
             kind = type(self.model).__name__
             raise TypeError(f"model must be a causal language model, got {kind}; pass what caw.load_model gives")
-        keys = self.key_ids
-        if isinstance(keys, str) or not isinstance(keys, Iterable) or not all(isinstance(key, str) for key in keys):
+        keys = tuple(self.key_ids) if isinstance(self.key_ids, Iterable) else (None,)
+        if isinstance(self.key_ids, str) or not all(isinstance(key, str) for key in keys):
             raise TypeError("key_ids must be a list of texts, got another; pass [watermark.key_id for each]")
+        object.__setattr__(self, "key_ids", keys)  # a generator can be read once only
         if not isinstance(self.factors, Iterable):
             raise TypeError(f"factors must be a list of numbers, got {type(self.factors).__name__}; pass [] for none")
         object.__setattr__(self, "factors", tuple(self.factors))
@@ -279,7 +280,8 @@ class ModelWeights(TextWeights):
         if self.factors:
             places = np.minimum(np.arange(len(reading.tokens)), len(self.factors) - 1)
             factors = np.array(self.factors, dtype=np.float32)[places]
-            most = max(reading.greatest, self.policy.max_strength * max(self.factors))
+            beyond = reading.greatest if self.policy.target is not None else 0.0  # what a law adds where it is behind
+            most = max(beyond, self.policy.max_strength * max(self.factors))
             reading = replace(reading, strength=reading.strength * factors, greatest=most)
         if isinstance(self.calibration, Calibration):
             signal = self.calibration.signal(signal_features(reading, watermark, self.kinds))

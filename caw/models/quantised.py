@@ -31,7 +31,7 @@ class _Packed(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Sizes, as torch.nn.Linear shows its own."""
-        return f"outputs={self.outputs}, inputs={self.inputs}, bytes={self.packed.numel()}"
+        return f"outputs={self.outputs}, inputs={self.inputs}, bytes={self.packed.nbytes}"
 
 
 class QuantisedLinear(_Packed):

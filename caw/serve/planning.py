@@ -61,8 +61,9 @@ class Planned:
         nobodys = watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size)
         self.watermark = check_markable(nobodys)
         policy = check_arguments(facts, tokenizer, self.watermark, policy, None)
-        check_strong(policy, self.watermark)
         level = settings.rules.found_at
+        if level is not None:
+            check_strong(policy, self.watermark)
         self.policy = policy if level is None else steered(policy, Detector(tokenizer, self.watermark, level))
         self.factor = min(settings.max_factor, greatest_factor(self.watermark, self.policy))
         self.plan = self._plan(max_memory, compile)

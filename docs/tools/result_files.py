@@ -26,6 +26,7 @@ COMMANDS = {
             "qwen05ends",
             "qwen05target",
             "qwen05drawn",
+            "qwen05others",
             "qwen15",
             "qwen15ends",
             "qwen15target",

@@ -45,10 +45,12 @@ def cost(run: str) -> str:
 def drawn(run: str, drawn_run: str) -> str:
     """How right each setting's answers are beside those that the unmarked model draws instead of taking favourites.
 
-    Several draws of a question count as their mean; a row more then has the answer that most of them give.
+    Several draws of a question count as their mean; a row more then has the answer that most of them give. Marked
+    answers that were drawn as well have rows of their own.
     """
     data, places = _data(run), (RESULTS / f"evaluation_{name}" / "answers.jsonl" for name in (run, drawn_run))
-    marked, unmarked = (_by_cell(place) for place in places)
+    marked, by_draw = (_by_cell(place) for place in places)
+    unmarked = {name: cell for name, cell in by_draw.items() if name.endswith(".none")}
     drawn_by_all = set.intersection(*(set(cell) for cell in unmarked.values()))
     rows = [
         (data.label(s), [c for name, c in marked.items() if f".{s.policy}." in f"{name}."]) for s in data.settings()
@@ -56,6 +58,8 @@ def drawn(run: str, drawn_run: str) -> str:
     if len(unmarked) > 1:
         voted = {question: _most_frequent([cell[question] for cell in unmarked.values()]) for question in drawn_by_all}
         rows.append((f"No watermark, most frequent answer of {len(unmarked)} drawn", [voted]))
+    for policy, label in {s.policy: data.label(s) for s in _data(drawn_run).settings() if s.policy != "none"}.items():
+        rows.append((f"{label}, drawn", [cell for name, cell in by_draw.items() if f".{policy}." in f"{name}."]))
     lines = []
     for label, cells in rows:
         questions = sorted(drawn_by_all.intersection(*(set(cell) for cell in cells)))

@@ -25,7 +25,7 @@ from caw.io.json_files import read_lines
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
 QUICK = ("qwen05ends", "qwen15target")
-LONG = ("qwen05", "qwen05keys", "qwen05target", "qwen15", "qwen15ends")
+LONG = ("qwen05", "qwen05keys", "qwen05target", "qwen05others", "qwen15", "qwen15ends")
 TITLE = "Watermarks: accuracy and detection"  # of `caw evaluate report`
 
 
@@ -93,9 +93,9 @@ def test_published_folders_hold_what_they_should(name: str) -> None:
 
 
 def test_committed_results_stay_small() -> None:
-    """4 MB in all, 2 MB of them answer by answer; copies keep these by column, and results without indents."""
+    """4.3 MB in all, 2 MB of them answer by answer; copies keep these by column, and results without indents."""
     sizes = {path: path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) <= 4_000_000
+    assert sum(sizes.values()) <= 4_300_000
     assert sum(size for path, size in sizes.items() if path.suffix == ".xz") <= 2_000_000
     assert {path.suffix for path in sizes} == {".json", ".md", ".svg", ".xz"}
     assert {path.stem.partition(".")[2] for path in sizes if path.suffix == ".xz"} == {"columns", "json"}

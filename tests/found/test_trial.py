@@ -67,6 +67,8 @@ def test_so_many_words_go_and_the_rest_stays(share: float) -> None:
 
 
 def test_characters_are_words_where_no_space_is_written() -> None:
+    for spoken in ("สวัสดีชาวโลก", "ｶﾀｶﾅ", "မင်္ဂလာပါ", "ជំរាបសួរ"):
+        assert 0 < len(without_words(spoken, 0.1, 0)) < len(spoken)
     text = "天空是蓝色的。ひらがな and two 𠀀𠀁 words"
     assert len(without_words(text, 0.5, 0).replace(" ", "")) < len(text.replace(" ", ""))
     spelt = {without_words(text, 0.01, draw) for draw in range(200)}

@@ -118,6 +118,18 @@ def test_a_policy_that_marks_little_weighs_little(loaded: tuple[Any, Any]) -> No
     assert sum(levels(capacity)) < sum(full)
 
 
+def test_half_of_a_mark_is_a_mark_of_half_the_strength(loaded: tuple[Any, Any]) -> None:
+    """With its prompt known, a token too far behind for the mark is an edit, and too far is nearer for half of it."""
+    text, mark = np.arange(3, 60), caw.KGW(key=1, delta=4.0)
+    whole, half, by_factor = (
+        ModelWeights(*loaded, [5, 6, 7], caw.FixedStrength(strength), factors=factors)
+        .text_levels([text], mark)[0]
+        .tolist()
+        for strength, factors in ((1.0, []), (0.5, []), (1.0, [0.5]))
+    )
+    assert by_factor == half != whole
+
+
 def test_a_law_that_may_mark_more_explains_tokens_beyond_the_policys_own_reach(loaded: tuple[Any, Any]) -> None:
     """Its greatest strength is a setting; what the text had shown under its key is not asked."""
     text, law = np.array(written(loaded, caw.KGW(key="w", delta=4.5))[0]), Target(1e-3, law=Deficit(most=3.0))
@@ -260,7 +272,7 @@ def test_what_is_refused(loaded: tuple[Any, Any]) -> None:
     refuses("policy must be a caw policy, got str", lambda: ModelWeights(model, tokenizer, policy="fixed"), TypeError)
     refuses("tokenizer must be the model's tokenizer", lambda: ModelWeights(model, None), TypeError)
     refuses(r"factors must be a number in \[0, 100\]", lambda: ModelWeights(model, tokenizer, factors=[-1.0]))
-    learned = ModelWeights(model, tokenizer, factors=[0.5], key_ids=[mark.key_id])
+    learned = ModelWeights(model, tokenizer, factors=[0.5], key_ids=(name for name in [mark.key_id]))
     refuses("which is the key to test", lambda: Detector(None, mark, weights=learned))
     assert Detector(None, mark.with_key("another"), weights=learned)
     refuses("key_ids must be a list of texts", lambda: ModelWeights(model, tokenizer, key_ids="ab"), TypeError)
