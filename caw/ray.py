@@ -13,6 +13,7 @@ must be a folder that all machines see. `python -c "import caw.ray"` needs `pip 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from typing import Any
 from caw.decoding.plan_defaults import marks_eos
 from caw.detection import Detector, TokenWeights
 from caw.evaluation.bulk import generate_every
+from caw.found.attempts import UnfoundError
 from caw.found.early import check_early, refuse_idle
 from caw.io.json_files import read_json, read_lines, write_json
 from caw.io.jsonl import JsonlWriter, line_id
@@ -32,6 +34,7 @@ from caw.requirements import require
 from caw.settings import Settings
 from caw.watermarks import Watermark
 
+LOG = logging.getLogger("caw.ray")
 MADE_BY = "caw.ray"
 SHARD = re.compile(r"shard-([0-9]+)-of-([0-9]+)\.jsonl")
 SHARD_COLUMN = "caw_shard"
@@ -254,7 +257,8 @@ def write_shard(
 ) -> dict[str, int]:
     """Write the lines that a shard's file lacks; returns how many were written, in error, and repeated ids.
 
-    Waits while another actor, which Ray may have given up, still writes the shard.
+    Waits while another actor, which Ray may have given up, still writes the shard. Raises ValueError with the name of a
+    text that had to be found and is not.
     """
     written = errors = repeated = 0
     mark = job.watermark
@@ -271,15 +275,20 @@ def write_shard(
         results = generate_every(
             model, tokenizer, list(todo.values()), job.settings, watermark=mark, policy=job.policy, detector=detector
         )
-        for result in results:
-            line = {"id": names[result.index], "text": result.text, "tokens": result.tokens}
-            line |= {"finish_reason": result.finish_reason, "key_id": mark.key_id if mark is not None else None}
-            line |= {} if result.receipt is None else {"receipt": result.receipt.as_dict()}
-            writer.write({**line, "error": result.error} if result.error else line)
-            written += 1
-            errors += bool(result.error)
-        # by id: Ray does not hand out rows in the same order every time
-        writer.close_in_order(sorted({*done, *seen}, key=lambda name: (isinstance(name, str), name)))
+        try:
+            for result in results:
+                line = {"id": names[result.index], "text": result.text, "tokens": result.tokens}
+                line |= {"finish_reason": result.finish_reason, "key_id": mark.key_id if mark is not None else None}
+                line |= {} if result.receipt is None else {"receipt": result.receipt.as_dict()}
+                writer.write({**line, "error": result.error} if result.error else line)
+                written += 1
+                errors += bool(result.error)
+        except UnfoundError as error:  # its index is among the texts that were still to be made
+            raise ValueError(error.of(f"text {names[error.index]!r}")) from None
+        # by id: Ray does not hand out rows in the same order every time; a line without id has None
+        order = sorted({*done, *seen} - {None}, key=lambda name: (isinstance(name, str), name))
+        if unordered := writer.close_in_order(order):
+            LOG.warning(unordered)
     return {"written": written, "errors": errors, "repeated": repeated}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -95,6 +97,10 @@ def test_texts_are_tested_with_the_weights_of_the_job(model: str, tmp_path: Path
     write(model, made, path, PROMPTS[:2])
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert {line["receipt"]["weights"]["digest"] for line in lines} == {table.digest} == {made.label["weights"]}
+    options = {"max_new_tokens": 12, "found_at": 1e-6, "max_attempts": 1, "on_unfound": "raise"}
+    strict = replace(made, options=options, policy=caw.FixedStrength(0.01), weights=None)
+    with pytest.raises(ValueError, match="to be found at 1e-06, text 'p2' is not after 1 attempt "):
+        write(model, strict, path, PROMPTS[:3])
 
 
 def test_what_cannot_be_tested_is_refused_before_anything_starts(model: str, tmp_path: Path) -> None:
@@ -138,14 +144,24 @@ def test_an_actor_waits_while_another_writes_its_shard(model: str, tmp_path: Pat
     assert counts == [{"written": 1, "errors": 0, "repeated": 0}]
 
 
-def test_prompts_that_cannot_be_continued_are_lines_too(model: str, tmp_path: Path) -> None:
+def test_prompts_that_cannot_be_continued_are_lines_too(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are put in order; a shard that cannot be is whole all the same."""
     path, made = tmp_path / "shard-00000-of-00001.jsonl", job(model, tmp_path)
     rows = [{"id": np.int64(1), "prompt": ""}, {"id": np.int64(2), "prompt": None}]
     assert write(model, made, path, rows) == {"written": 2, "errors": 2, "repeated": 0}
     found = list(scale.read_output(tmp_path))
     assert [(line["id"], line["finish_reason"]) for line in found] == [(1, "error"), (2, "error")]
     assert all(line["error"] for line in found)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[::-1]) + b'{"text": "of no id"}\n')
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", Mock(side_effect=OSError(errno.EACCES, "Permission denied")))
+        assert write(model, made, path, rows)["written"] == 0
+    assert f"the lines of {path} are all written, and stay in the order in which they were: Permission" in caplog.text
+    assert [line.get("id") for line in scale.read_output(tmp_path)] == [2, 1, None]
     assert write(model, made, path, rows)["written"] == 0
+    assert [line.get("id") for line in scale.read_output(tmp_path)] == [None, 1, 2]
 
 
 def test_a_folder_keeps_to_its_settings_and_holds_no_key(model: str, tmp_path: Path) -> None:

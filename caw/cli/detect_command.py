@@ -147,7 +147,7 @@ def detect(
 
     Give the key, watermark and parameters that the text was generated with. The p-value is the share of all keys under
     which this text, if it is not marked, would score as high. The exit code says whether the test ran, not what it
-    found: 0 it ran, 1 some lines of --input were bad, 2 bad usage.
+    found: 0 it ran, 1 some lines of --input were bad or a p-value differs from its receipt, 2 bad usage.
 
     --regions finds marked parts of longer text. It prints one p-value, corrected for the search: a text that is marked
     throughout needs a p-value half as large as without --regions.
@@ -318,7 +318,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
                 bad += 1
                 complain(f"line {item.number}: {result}")
                 continue
-            bad += told is not None and not told.confirms(item, result)
+            bad += told is not None and not told.confirms(item, result, single=single)
             if task.as_json:
                 print(json.dumps(result_line(item, result, task.scores)), flush=True)
             if not task.as_json or task.html:

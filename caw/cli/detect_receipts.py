@@ -103,8 +103,11 @@ class Receipts:
                 "give the same with --weights"
             )
 
-    def confirms(self, item: Item, result: Any) -> bool:
-        """Whether the text's receipt has this result's p-value; if not, that is said. Weights of models may round."""
+    def confirms(self, item: Item, result: Any, *, single: bool) -> bool:
+        """Whether the text's receipt has this result's p-value; if not, that is said. Weights of models may round.
+
+        single: whether the text is from no line.
+        """
         from caw.found.receipts import text_digest
 
         if self.any.weights is not None and model_of(self.any.weights["name"]) is not None:
@@ -113,9 +116,10 @@ class Receipts:
         told = self.by_digest[text_digest(item.content)].p_value
         if math.isclose(told, result.p_value, rel_tol=1e-3):
             return True
+        where = "" if single else f"line {item.number}: "
         complain(
-            f"line {item.number}: {is_p(result.p_value)}, and {self.source} tells of {is_p(told)}: the watermark's "
-            "options, the tokenizer or --prefix are others; give those that the text was tested with"
+            f"{where}{is_p(result.p_value)}, and {self.source} tells of {is_p(told)}: the watermark's options, the "
+            "tokenizer or --prefix differ from those of the test; give the same"
         )
         return False
 
@@ -141,7 +145,8 @@ def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[
             theirs, text = held[-1]
             theirs.append(replace(item, content=text))
             continue
-        why = "the text was changed, or is another's" if item.content else "it is empty, dropped since it was not found"
+        empty = "it is empty, as on_unfound='drop' leaves those that are not found"
+        why = "the text was changed, or is another's" if item.content else empty
         said = f"no receipt in {told[0].source} has the text's digest: {why}"
         if len(items) == 1:
             raise ValueError(f"{said}; leave --receipt out to test it as it is")
@@ -163,7 +168,7 @@ def repeat(
         if theirs:
             detector = Detector(tokenizer, each.mark_among(marks), prefix=prefix, **each.options(given))
             own = [(item, detector(item.content)) for item in theirs]
-            strangers += sum(not each.confirms(*one) for one in own)
+            strangers += sum(not each.confirms(*one, single=single) for one in own)
             results += own
     for item, result in results if as_json else ():
         print(json.dumps(result_line(item, result, scores=False)), flush=True)

@@ -181,10 +181,8 @@ def open_output(
 
     with JsonlWriter(path, resume=resume, keep=keep) as writer:
         yield writer.write, set(writer.existing)
-        try:
-            writer.close_in_order(order)
-        except OSError as error:
-            complain(f"the lines of {path} are all written, and stay in the order in which they were: {error.strerror}")
+        if unordered := writer.close_in_order(order):
+            complain(unordered)
 
 
 def _as_now(line: dict[str, Any], name: str) -> Any:

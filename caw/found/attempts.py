@@ -40,6 +40,9 @@ class UnfoundError(ValueError):
         self.index, self.receipt = index, receipt
         super().__init__(self.of(f"text {index}"))
 
+    def __reduce__(self) -> tuple[type[UnfoundError], tuple[int, Receipt]]:
+        return type(self), (self.index, self.receipt)  # pickle would call it with its message alone
+
     def of(self, text: str) -> str:
         """The sentence, about a text that its owner calls so."""
         times = f"{self.receipt.attempts} attempt{'s' * (self.receipt.attempts > 1)}"

@@ -200,17 +200,25 @@ class JsonlWriter:
                     self._file.close()
                 raise
 
-    def close_in_order(self, names: Iterable[Hashable]) -> None:
+    def close_in_order(self, names: Iterable[Hashable]) -> str:
         """Put the lines in the order of these ids, those of others before them, and close: a run that was killed and
         continued then ends with the bytes of one that was not. Another file takes the place of this one, at once.
 
-        Raises OSError where there is no room for it; the lines stay as they are.
+        Returns "", or one sentence where this cannot be done (no room, no permission, hard links): the lines then stay
+        as they are. Raises OSError, as `close` does, if they could not be written.
         """
-        try:
-            if not self._removed():
-                self._put_in_order({name: place for place, name in enumerate(names)})
-        finally:
-            self.close()
+        with naming(self.path):
+            try:
+                self._sync()
+                try:
+                    if not self._removed():
+                        self._put_in_order({name: place for place, name in enumerate(names)})
+                except OSError as error:
+                    why = error.strerror or error
+                    return f"the lines of {self.path} are all written, and stay in the order in which they were: {why}"
+                return ""
+            finally:
+                self._file.close()
 
     def _put_in_order(self, places: dict[Hashable, int]) -> None:
         found, end = list[tuple[int, int, int]](), 0
@@ -220,6 +228,8 @@ class JsonlWriter:
                 found.append((places.get(line_id(json.loads(bare)), -1), end - len(bare), len(bare)))
             ordered = sorted(found, key=lambda each: each[0])
             if ordered != found:
+                if os.fstat(file.fileno()).st_nlink > 1:
+                    raise OSError(errno.EMLINK, "the file has hard links, which a new file would not have")
                 replace_file(self._target, (_part(file, start, size) for _, start, size in ordered))
 
     def close(self) -> None:
@@ -228,12 +238,16 @@ class JsonlWriter:
             return
         with naming(self.path):
             try:
-                os.fsync(self._file.fileno())  # network file systems report only now that they are full
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                    raise
+                self._sync()
             finally:
                 self._file.close()
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file.fileno())  # network file systems report only now that they are full
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
 
     def __enter__(self) -> JsonlWriter:
         return self

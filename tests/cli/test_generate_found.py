@@ -141,6 +141,7 @@ def test_a_receipt_of_one_text_from_files(model: str, tmp_path: Path) -> None:
     assert_refused(detect(model, str(text), "--receipt", str(receipt), "--fpr", "1e-5"), "leave --fpr out")
     other = detect(model, str(text), "--receipt", str(receipt), "--gamma", "0.5")
     assert other.exit_code == 1 and f"receipt.json tells of {is_p(line['receipt']['p_value'])}: " in other.stderr
+    assert other.stderr.startswith("caw: p ") and " differ from those of the test; give the same" in other.stderr
     assert_refused(detect(model, str(text), "--receipt", str(receipt), "--regions"), "leave --regions out")
     assert_refused(
         detect(model, "--null-report", str(text), "--receipt", str(receipt)), "got --null-report; leave one of them"
@@ -158,7 +159,8 @@ def test_changed_lines_are_bad_lines(model: str, tmp_path: Path) -> None:
     changed.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = detect(model, "-i", str(changed), "--receipt", str(out), "--json")
     assert result.exit_code == 1 and result.stdout.count("\n") == 1
-    for line, why in ((2, "the text was changed, or is another's"), (3, "it is empty, dropped since it was not found")):
+    empty = "it is empty, as on_unfound='drop' leaves those that are not found"
+    for line, why in ((2, "the text was changed, or is another's"), (3, empty)):
         assert re.search(f"line {line}: no receipt in .* has the text's digest: {why}", result.stderr)
 
 

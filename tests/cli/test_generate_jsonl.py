@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,12 +13,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from cli.running import KEY, assert_refused, generate, read, write_prompts
 from tiny import tiny_tokenizer
 
 import caw
+from caw.cli.generate_jobs import open_output
 from caw.entrance import GenerationResult
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -135,6 +138,14 @@ def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> 
     again = generate(model, *arguments, "--resume")
     assert again.exit_code == 0 and "nothing left to do" in again.stderr
     assert sorted(out.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+def test_lines_that_are_not_on_the_disk_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said that all were written, and they only stayed in another order."""
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    opened = open_output(tmp_path / "o", False, Mock(label={}), [])
+    with pytest.raises(OSError, match="No space left"), opened as (write, _):
+        write({"id": 1})
 
 
 def test_resume_with_other_settings_is_refused(model: str, tmp_path: Path) -> None:

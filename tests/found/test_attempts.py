@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 import warnings
 from typing import Any
@@ -14,6 +15,7 @@ from generating import Recorder
 
 import caw
 from caw.detection import Detector, TokenWeights
+from caw.found.attempts import UnfoundError
 from caw.found.receipts import text_digest
 from caw.found.selection import Agreement
 from caw.policies import Target
@@ -172,9 +174,11 @@ def test_what_becomes_of_unfound_texts(model: Any) -> None:
         assert (dropped.finish_reasons[i] == "unfound") == (not was_found) == (dropped.sequences[i] == [])
     with (
         pytest.warns(UserWarning, match="1 of 2 prompts are left out"),
-        pytest.raises(ValueError, match=r"expected every text to be found at 1e-06, text 1 is not after 2 attempts"),
+        pytest.raises(ValueError, match="every text to be found at 1e-06, text 1 is not after 2 attempts") as caught,
     ):
         caw.generate(model, tokenizer(), [[], PROMPTS[found.index(False)]], on_unfound="raise", **UNFOUND)
+    error, sent = caught.value, pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(error, UnfoundError) and (str(sent), sent.index, sent.receipt) == (str(error), 1, error.receipt)
 
 
 def test_an_unfound_text_that_is_kept_is_the_nearest(model: Any) -> None:

@@ -275,9 +275,9 @@ def test_a_file_is_closed_in_order_or_left_as_it_is(tmp_path: Path, monkeypatch:
     path = tmp_path / "o.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"id": 3}\n')
 
-    def close(order: list[Any]) -> tuple[list[Any], int]:
+    def close(order: list[Any], why: str = "") -> tuple[list[Any], int]:
         with JsonlWriter(path, resume=True) as writer:
-            writer.close_in_order(order)
+            assert writer.close_in_order(order).rpartition(": ")[2] == why
         return [json.loads(line)["id"] for line in path.read_text(encoding="utf-8-sig").splitlines()], os.stat(
             path
         ).st_ino
@@ -285,9 +285,16 @@ def test_a_file_is_closed_in_order_or_left_as_it_is(tmp_path: Path, monkeypatch:
     with JsonlWriter(path, resume=True) as writer:
         for name in ("of another run", 1, 2):
             writer.write({"id": name})
-    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as full:
         full.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left", "beside")))
-        close([1, 2, 3])
+        assert close([1, 2, 3], "No space left")[0] == [3, "of another run", 1, 2]
+        full.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "the lines are lost")))
+        with pytest.raises(OSError, match=r"the lines are lost.*o\.jsonl"):
+            close([1, 2, 3])
+    (second := tmp_path / "second").hardlink_to(path)
+    close([1, 2, 3], "the file has hard links, which a new file would not have")
+    assert path.samefile(second)
+    second.unlink()
     assert path.read_bytes().count(b"\n") == 4 and os.listdir(tmp_path) == ["o.jsonl"]
     ids, number = close([1, 2, 3])
     assert ids == ["of another run", 1, 2, 3] and close([1, 2, 3]) == (ids, number), "nothing to do the second time"
