@@ -140,10 +140,11 @@ def test_marked_until_they_are_found() -> None:
 
 
 def right_when_drawn() -> float:
-    """Share of right answers over all draws, of the questions that every draw has."""
+    """Share of right answers over all draws without a mark, of the questions that every draw has."""
     draws: dict[str, dict[str, bool]] = {}
     for line in read_lines(RESULTS / "evaluation_qwen05drawn" / "answers.jsonl"):
-        draws.setdefault(line["cell"], {})[line["id"].rpartition("/")[2]] = line["correct"]
+        if line["cell"].endswith(".none"):
+            draws.setdefault(line["cell"], {})[line["id"].rpartition("/")[2]] = line["correct"]
     asked = set.intersection(*map(set, draws.values()))
     return sum(draw[question] for draw in draws.values() for question in asked) / (len(asked) * len(draws))
 
