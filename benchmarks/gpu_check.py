@@ -28,6 +28,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,7 @@ ASIDES = ("not counted", "brackets:", "caw: wrote")  # what a benchmark says bel
 NO_TIME = "left out, no time"
 LIBRARY = ("torch", "triton", "transformers", "numpy", "scipy", "safetensors")  # what the library imports
 COMMAND_LINE = (*LIBRARY, "rich", "typer")
+MODELLED = ("a100", "h100", "h200", "b200")  # as `--model-of-step` has them
 QUIET = {"COLUMNS": "150", "HF_HUB_OFFLINE": "1"}
 
 
@@ -70,10 +72,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the parts run. out: folder of their results. arch: the GPU's; None = none, everything is rehearsed."""
+    """Where the parts run. out: folder of their results. arch: the GPU's; None = none, everything is rehearsed.
+
+    gpu: its name.
+    """
 
     out: Path
     arch: str | None
+    gpu: str = ""
 
     def python(self, *arguments: str) -> list[str]:
         """The call of a script or, after "-m", of a module."""
@@ -158,8 +164,10 @@ def kernels(place: Place) -> list[Part]:
 
 
 def model_of_step(place: Place) -> Part:
-    """What every kernel of a step takes, beside its bytes over the bandwidth."""
-    name = {"80": "a100", "100": "b200"}.get(place.arch or "", "h200")
+    """What every kernel of a step takes, beside its bytes over the bandwidth of the GPU here, or of one like it."""
+    like = {"80": "a100", "100": "b200"}.get(place.arch or "", "h200")
+    words = re.findall(r"[a-z0-9]+", place.gpu.lower())  # a GH200 is no H200
+    name = next((name for name in MODELLED if name in words), like)
     command = place.python("-m", "caw.cli", "benchmark", "--model-of-step", name, "--modes", "plain,kgw+caw,exp+caw")
     command += place.choose(
         "--shapes", "llama-2-7b", "--dtype", "float16", "--device", "cuda",
@@ -222,14 +230,14 @@ def find_tool(name: str) -> str:
     return next((place for place in places if place and os.access(place, os.X_OK)), name)
 
 
-def capability() -> str:
-    """Compute capability of the first GPU without the dot; 90 where none answers."""
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+def asked(what: str) -> str:
+    """What nvidia-smi says of the first GPU; empty where none answers."""
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
-        return found[0].replace(".", "") if found else "90"
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+        return found[0].strip() if found else ""
     except (OSError, subprocess.SubprocessError):
-        return "90"
+        return ""
 
 
 def run(part: Part, log: Path, seconds: float) -> dict[str, Any]:
@@ -320,8 +328,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="names of parts")
     parser.add_argument("--rehearsal", action="store_true", help="without a GPU: kernels interpreted, no times")
     arguments = parser.parse_args()
-    arch = None if arguments.rehearsal else arguments.arch or capability()
-    place = Place(arguments.out.resolve(), arch)
+    arch = None if arguments.rehearsal else arguments.arch or asked("compute_cap").replace(".", "") or "90"
+    place = Place(arguments.out.resolve(), arch, "" if arch is None else asked("name"))
     chosen = parts(place)
     if unknown := set(arguments.only or []) - {part.name for part in chosen}:
         parser.error(f"expected parts among {', '.join(p.name for p in chosen)}, got {', '.join(sorted(unknown))}")

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from caw.cost.step_model import DEVICES
+
 # parts for which there may be no time
 LEFT_OVER = ["model_of_step", "steps_fp8", "steps_int4", "steps_3-8b", "steps_2-13b", "generate_b8_others",
              "generate_b1_drafts", "generate_b1_static", "kernels_flex"]  # fmt: skip
@@ -57,6 +59,15 @@ def test_gpu_check_fits_its_time_its_lines_and_its_files(gpu_check: Any) -> None
                 path = word.removeprefix("--ignore=").split("::")[0]
                 if path.startswith("tests/") or path.endswith(".py"):
                     assert (FOLDER.parent / path).exists(), word
+
+
+@pytest.mark.parametrize("gpu, arch, name", [("NVIDIA H100 80GB HBM3", "90", "h100"), ("NVIDIA H200", "90", "h200"),
+                                             ("NVIDIA A100-SXM4-80GB", "80", "a100"), ("NVIDIA GB200", "100", "b200"),
+                                             ("", None, "h200")])  # fmt: skip
+def test_the_model_of_the_step_is_of_the_gpu_at_hand(gpu_check: Any, gpu: str, arch: str | None, name: str) -> None:
+    """An H100 has an H200's compute capability and less bandwidth."""
+    command = gpu_check.model_of_step(gpu_check.Place(Path("out"), arch, gpu)).command
+    assert command[command.index("--model-of-step") + 1] == name and tuple(DEVICES) == gpu_check.MODELLED
 
 
 def test_the_summary_has_the_figures_and_the_log_all(gpu_check: Any, tmp_path: Path) -> None:

@@ -97,11 +97,12 @@ def made_with(name: str) -> dict[str, str]:
 
 
 def torch_settings() -> dict[str, object]:
-    """What decides how torch makes a product of half precision: which kernel, and in how many bits it adds."""
+    """What decides how torch makes a product: which kernel, in how many bits it adds, and whether float32 is cut."""
     matmul = torch.backends.cuda.matmul
     names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
              "allow_fp16_accumulation")  # fmt: skip
     found: dict[str, object] = {name: str(getattr(matmul, name, None)) for name in names}
+    found["tf32"] = matmul.fp32_precision == "tf32"  # `allow_tf32` raises where somebody has set this one
     library = str(torch.backends.cuda.preferred_blas_library())
     return found | {"library": library, "workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")}
 

@@ -9,6 +9,7 @@ the others stand under the names that the profiler gives them.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -36,8 +37,8 @@ class Kernel(NamedTuple):
 
 
 def at_hand(name: str) -> bool:
-    """Whether the GPU here is the one of this name, as `step_model.DEVICES` has it."""
-    return torch.cuda.is_available() and name in torch.cuda.get_device_name().lower()
+    """Whether the GPU here is the one of this name, as `step_model.DEVICES` has it; a GH200 is no H200."""
+    return torch.cuda.is_available() and name in re.findall(r"[a-z0-9]+", torch.cuda.get_device_name().lower())
 
 
 def check_device(device: str | None) -> None:
@@ -118,7 +119,7 @@ def measure(
     about_step = found["arguments"]
     try:
         subject = load_subject("", about_step["shapes"], about_step["dtype"], device, None, about_step["weights"])
-    except RuntimeError as error:  # for want of memory: what was worked out is told all the same
+    except Exception as error:  # as for want of memory: what was worked out is told all the same
         for row in found["rows"]:
             row["measured"] = {"error": _said(error)}
         return found
@@ -134,7 +135,7 @@ def measure(
                 once = timed(step, clock)
                 alone = statistics.median(once() for _ in range(ROUNDS))
                 kernels = medians(traced(step, REPLAYS))
-        except RuntimeError as error:
+        except Exception as error:  # of any kind, as Triton has its own: the other modes go on
             row["measured"] = {"error": _said(error)}
             continue
         told = beside(kernels, [name for name, *_ in row["each"]])

@@ -13,6 +13,7 @@ def loading() -> str:
     """Processor time of loading a model until its first token, and the memory that it takes."""
     found = read_result("loading.json")
     lines, imports, more = [], [], []
+    counts = " or ".join(map(str, sorted({len(row["rounds"]) for run in found["runs"] for row in run["rows"]})))
     for run in found["runs"]:
         for row in run["rows"]:
             rounds, size, first = row["rounds"], row["rounds"][0]["bytes"], row["first_start"]
@@ -28,7 +29,7 @@ def loading() -> str:
               "until the first token, s", "own memory, of the size")  # fmt: skip
     commands = "\n".join(run["command"] for run in found["runs"])
     said = (
-        f"Processor time with one thread on a {found['machine']}; medians of {len(rounds)} processes, but for the "
+        f"Processor time with one thread on a {found['machine']}; medians of {counts} processes, but for the "
         f"first start, which is one. Importing PyTorch and transformers before it takes {middle(imports):.1f} s. "
         f"What a first start takes more ({' and '.join(more)}) goes into settings and tokenizer."
     )

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import loading_tables
 import pytest
 import result_files
 import result_tables
@@ -68,6 +69,14 @@ def test_tables_read_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     result_files.read_result.cache_clear()
     assert cells(made)[2] == ["KGW", "3 of 4", "2.5e-07", "12 %", "1.26"]
     assert "found at 0.01" in made and "made by `me`" in made
+
+
+def test_loading_says_how_many_processes_each_row_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads((RESULTS / "loading.json").read_text())
+    rounds = found["runs"][0]["rows"][0]["rounds"]
+    found["runs"][0]["rows"][0]["rounds"] = [*rounds, rounds[0]]
+    monkeypatch.setattr(loading_tables, "read_result", lambda name: found)
+    assert "medians of 3 or 4 processes" in loading_tables.loading()
 
 
 def everyday_cell(policy: str | None, p: list[float], after: list[float], **asked: Any) -> dict[str, Any]:

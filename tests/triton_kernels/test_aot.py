@@ -114,7 +114,9 @@ def test_reports_follow_the_alignment_of_the_call():
     assert done.stdout.split() == ["False", "True"], done.stderr
 
 
-OVERLAPPED = """
+OVERLAPPED = r"""
+import re
+TOUCH = r"\b(ld|st|atom|red)\b[.\w]*\.global|\bcp\.async"  # vectors and scopes stand between the words
 import triton
 from caw.triton_kernels import aot, aot_configurations as shapes
 from triton.backends.compiler import GPUTarget
@@ -130,7 +132,7 @@ for launch in (launch for part in step for launch in aot.record(part.call)):
     ptx = triton.compile(aot.source(launch), target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
     start, wait, fetch = (ptx.find(word) for word in
                           ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "prefetch.global.L2"))
-    read = min(place for word in ("ld.global", "cp.async", "st.global", "atom.global") if (place := ptx.find(word)) > 0)
+    read = re.search(TOUCH, ptx).start()
     print(launch.kernel.__name__, 0 < start < wait < read, fetch >= 0, fetch <= start)
 """
 LAYER = {"_norm_kernel": 2, "_product_kernel": 4, "_layer_attention_kernel": 1}

@@ -146,13 +146,15 @@ def test_choices_of_torch_hold_for_its_settings(cache: Path, monkeypatch: pytest
         tuned.save(NAME, choices)
         assert tuned.load(NAME) == choices
     matmul, words = torch.backends.cuda.matmul, re.escape("made with other settings of torch.backends.cuda")
-    before = matmul.allow_bf16_reduced_precision_reduction
-    try:
-        matmul.allow_bf16_reduced_precision_reduction = not before
-        with pytest.raises(ValueError, match=words):
-            tuned.load(NAME)
-    finally:
-        matmul.allow_bf16_reduced_precision_reduction = before
+    reduced = "allow_bf16_reduced_precision_reduction"
+    for setting, other in ((reduced, not getattr(matmul, reduced)), ("fp32_precision", "tf32")):
+        before = getattr(matmul, setting)
+        try:
+            setattr(matmul, setting, other)
+            with pytest.raises(ValueError, match=words):
+                tuned.load(NAME)
+        finally:
+            setattr(matmul, setting, before)
     assert tuned.load(NAME) == mixed
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     with pytest.raises(ValueError, match=words):
