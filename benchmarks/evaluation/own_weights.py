@@ -1,7 +1,8 @@
 """A run's comparisons with weights per token that each open policy gets from its own texts, not one table for all.
 
     caw evaluate run --config qwen05practice.yaml
-    python own_weights.py runs/qwen05target --practice runs/qwen05practice --output ../results/own_weights_qwen05.json
+    python own_weights.py runs/qwen05target --practice runs/qwen05practice \\
+        --output ../results/own_weights_qwen05target.json
 
 The practice run has texts of train questions, marked by the same policies under other keys. A policy that it lacks (one
 with a target or `found_at`, which was tested with the config's table while it was written) keeps the config's table.
@@ -102,7 +103,7 @@ def main() -> None:
         "own tables": summary(OwnScorer(config, Store(args.run), own=own)),
         "run": run_record("python own_weights.py"),
     }
-    replace_file(args.output, json.dumps(made, indent=1).encode() + b"\n")
+    replace_file(args.output, json.dumps(made, separators=(",", ":")).encode() + b"\n")
 
 
 if __name__ == "__main__":

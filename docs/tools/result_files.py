@@ -16,6 +16,9 @@ COMMANDS = {
     "detection_beta2.json": "python benchmarks/bench_detection.py --beta 2",
     "floor.json": "python benchmarks/bench_floor.py",
     "batches.json": "python benchmarks/bench_batches.py",
+    "own_weights_qwen05target.json": (
+        "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"
+    ),
     "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
     **{

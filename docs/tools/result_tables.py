@@ -14,7 +14,7 @@ from typing import Any
 
 from loading_tables import loading, prefill
 from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
-from run_tables import accuracy, cost, drawn, equal_detection, summary
+from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
 from swap_tables import swaps
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
@@ -410,7 +410,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "ablation": ablation, "transfer": transfer,
-    "top-k": top_k,
+    "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,
     "damage": damage, "model-weights": model_weights, "swaps": swaps,

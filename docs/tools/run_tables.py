@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from result_files import RESULTS, as_table, source
+from result_files import RESULTS, as_table, read_result, source
 
 from caw.evaluation.metrics.accuracy import difference_interval
 from caw.evaluation.report import tables as report_tables
@@ -90,6 +90,24 @@ def _most_frequent(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The first of the lines with the answer that most of them give; a line without an answer has no vote."""
     votes = Counter(line["answer"] for line in lines if line["answer"] is not None)
     return max(lines, key=lambda line: votes[line["answer"]])
+
+
+def own_weights(run: str) -> str:
+    """Share found with one table of weights for all policies, and with one that each policy gets from its own texts."""
+    name = f"own_weights_{run}.json"
+    found = read_result(name)
+    one, own = found["one table"], found["own tables"]
+    gains = {r["policy"]: r for r in own["equal_detection"] if r["measure"] == "weighted_tpr_at_fpr_1e2"}
+    right = {r["policy"]: r["accuracy"] for r in _data(run).pooled()}
+    lines = []
+    for policy in sorted(found["practice"], key=lambda policy: own["found"][policy]["tpr_at_fpr_1e2"]):
+        shares = [part["found"][policy][f"tpr_at_fpr_{level}"] for level in ("1e2", "1e3") for part in (one, own)]
+        gain = gains.get(policy)
+        over = "" if gain is None else report_tables.with_interval(gain["difference"], gain["difference_ci"])
+        lines.append((policy, f"{right[policy]:.3f}", *(f"{share:.3f}" for share in shares), over))
+    header = ("setting", "right", "found at 1 %, one table", "own table", "at 0.1 %, one table", "own table",
+              "right over mid or no mark found as often, own tables")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source(name)}"
 
 
 def equal_detection(run: str, *measures: str) -> str:

@@ -102,7 +102,8 @@ def test_everyday_texts() -> None:
     shares = {}
     for name in ("qwen05", "smollm2"):
         cells = json.loads(lzma.decompress((RESULTS / f"everyday_{name}.json.xz").read_bytes()))["cells"].values()
-        p = {(cell["manifest"]["policy"] or "none"): cell["p"]["none"] for cell in cells}
+        greedy = [cell for cell in cells if cell["manifest"]["task"] == "greedy-300"]
+        p = {(cell["manifest"]["policy"] or "none"): cell["p"]["none"] for cell in greedy}
         assert len(p["found"]) == len(p["none"]) == 100
         shares[name] = {policy: sum(value <= 0.001 for value in p[policy]) / 100 for policy in ("found", "none")}
     [(what, said)] = [item for item in measured().items() if "everyday" in item[0]]
