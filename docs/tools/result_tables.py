@@ -44,7 +44,7 @@ def _everyday() -> list[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
 
 
 def _everyday_table(
-    header: Sequence[str], line: Callable[[dict[str, Any]], Sequence[Any] | None], tasks: Sequence[str], said: str
+    header: Sequence[str], line: Callable[[dict[str, Any]], Sequence[Any] | None], said: str, tasks: Sequence[str] = ()
 ) -> str:
     """A table of a line for each cell of every run, where `line` makes one; without a run, a table that says so.
 
@@ -82,10 +82,10 @@ def everyday(*tasks: str) -> str:
         said += f" Perplexity: {'; '.join(f'{model} under {judge}' for model, judge in judges.items())}."
     header = ("found (95 % interval)", "made", "tokens", "ended", "tokens that count", "perplexity over unmarked",
               "different words", "2-grams", "3-grams", "repeated 4-grams", "over unmarked")  # fmt: skip
-    return _everyday_table(header, line, tasks, said)
+    return _everyday_table(header, line, said, tasks)
 
 
-def everyday_attacks(*tasks: str) -> str:
+def everyday_attacks() -> str:
     """Everyday texts: the share found at 0.1 % after each attack."""
     attacks = sorted({name for _, _, rows in _everyday() for row in rows for name in row["after"]})
 
@@ -95,7 +95,7 @@ def everyday_attacks(*tasks: str) -> str:
         return (_with_ends(row["found"]), *cells) if any(cells) else None
 
     said = "Share found, its 95 % interval, and the share of words that the attack really changed."
-    return _everyday_table(("not attacked", *attacks), line, tasks, said)
+    return _everyday_table(("not attacked", *attacks), line, said)
 
 
 def _with_ends(value: tuple[float, float, float] | None, digits: int = 2) -> str:

@@ -52,14 +52,12 @@ def drawn(run: str, drawn_run: str) -> str:
     marked, by_draw = (_by_cell(place) for place in places)
     unmarked = {name: cell for name, cell in by_draw.items() if name.endswith(".none")}
     drawn_by_all = set.intersection(*(set(cell) for cell in unmarked.values()))
-    rows = [
-        (data.label(s), [c for name, c in marked.items() if f".{s.policy}." in f"{name}."]) for s in data.settings()
-    ]
+    rows = [(data.label(s), _of_policy(marked, s.policy)) for s in data.settings()]
     if len(unmarked) > 1:
         voted = {question: _most_frequent([cell[question] for cell in unmarked.values()]) for question in drawn_by_all}
         rows.append((f"No watermark, most frequent answer of {len(unmarked)} drawn", [voted]))
     for policy, label in {s.policy: data.label(s) for s in _data(drawn_run).settings() if s.policy != "none"}.items():
-        rows.append((f"{label}, drawn", [cell for name, cell in by_draw.items() if f".{policy}." in f"{name}."]))
+        rows.append((f"{label}, drawn", _of_policy(by_draw, policy)))
     lines = []
     for label, cells in rows:
         questions = sorted(drawn_by_all.intersection(*(set(cell) for cell in cells)))
@@ -84,6 +82,10 @@ def _by_cell(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     for line in read_lines(path):
         found.setdefault(line["cell"], {})[line["id"].rpartition("/")[2]] = line
     return found
+
+
+def _of_policy(cells: dict[str, Any], policy: str) -> list[Any]:
+    return [cell for name, cell in cells.items() if f".{policy}." in f"{name}."]
 
 
 def _most_frequent(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
