@@ -14,6 +14,7 @@ import torch
 from caw.checks import require_int, require_number
 from caw.cost import peak_memory
 from caw.cost.equality import Check, DifferentTokensError, check_counts, check_tokens
+from caw.cost.errors import in_a_line
 from caw.cost.machine import about
 from caw.cost.modes import DRAFTS, OTHERS, PLAIN, Job, call_of, check_modes
 from caw.cost.subjects import SHAPES, Subject, load_subject, make_prompts
@@ -200,7 +201,7 @@ class Case:
             except Exception as error:
                 if variant.mode not in OTHERS:
                     raise
-                self.errors[variant] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                self.errors[variant] = in_a_line(error)
                 continue
             self.warm_up[variant] = time.perf_counter() - started
             self.calls[variant] = call

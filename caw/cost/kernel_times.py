@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from caw.cost.errors import in_a_line
 from caw.cost.machine import about
 from caw.cost.replays import on_device
 from caw.cost.step_times import Step, make_room, own_step, timed
@@ -97,10 +98,6 @@ def beside(kernels: Sequence[Kernel], launches: Sequence[str]) -> dict[str, Any]
     return {"aligned": aligned, "each": each, "kernels": dict(sums)}
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
-
-
 def _own_name(name: str, own: set[str]) -> str | None:
     """The model's name of one of this library's kernels; None for one of somebody else."""
     stripped = name.strip("_")
@@ -121,7 +118,7 @@ def measure(
         subject = load_subject("", about_step["shapes"], about_step["dtype"], device, None, about_step["weights"])
     except Exception as error:  # as for want of memory: what was worked out is told all the same
         for row in found["rows"]:
-            row["measured"] = {"error": _said(error)}
+            row["measured"] = {"error": in_a_line(error)}
         return found
     place = subject.model.device
     _, clock = clock_for(place, torch.get_num_threads())
@@ -136,7 +133,7 @@ def measure(
                 alone = statistics.median(once() for _ in range(ROUNDS))
                 kernels = medians(traced(step, REPLAYS))
         except Exception as error:  # of any kind, as Triton has its own: the other modes go on
-            row["measured"] = {"error": _said(error)}
+            row["measured"] = {"error": in_a_line(error)}
             continue
         told = beside(kernels, [name for name, *_ in row["each"]])
         row["measured"] = {"step_us": 1e6 * alone, "kernels_us": sum(kernel.us for kernel in kernels), **told}

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.nn import Linear
 
+from caw.cost.errors import in_a_line
 from caw.cost.machine import about
 from caw.cost.product_makers import Data, Maker, Product, makers
 from caw.cost.replays import CALLS, copy_bandwidth, on_device, timer
@@ -148,7 +149,7 @@ def tune_one(
             row |= {**facts, "usual_bits": usual is not None and torch.equal(whole, usual)}
             timers[maker.name] = timers_of(maker, data, target)
         except Exception as error:  # of any kind: one that does not compile must not take the others along
-            row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            row["error"] = in_a_line(error)
             continue
         if maker.choice is not None and row["row_invariant"]:
             able[maker.name] = maker

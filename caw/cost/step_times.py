@@ -17,6 +17,7 @@ import torch
 
 from caw.checks import require_int
 from caw.cost.compiled_torch import CompiledTorch
+from caw.cost.errors import in_a_line
 from caw.cost.machine import about
 from caw.cost.modes import COMPILED, OWN, PLAIN, Job, parts_of
 from caw.cost.replays import copy_bandwidth, on_device, replay_timer
@@ -221,7 +222,7 @@ def case(
         try:
             steps[row["mode"]] = prepared(row["mode"], subject, batch, prefix)
         except Exception as error:  # of any kind: it is another mode's time that would be lost
-            row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+            row["error"] = in_a_line(error)
     timers = {mode: timed(step, clock) for mode, step in steps.items()}
     times: dict[str, list[float]] = {mode: [] for mode in timers}
     for _ in range(rounds):

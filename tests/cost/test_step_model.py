@@ -16,7 +16,7 @@ from caw.cost.step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_ste
 # launches of a step of Llama-2-7B at batch 1, and what the watermarks add: lower them with what was saved
 PLAIN, MORE = 232, {"kgw": 2, "exp": 1, "kgw+entropy": 8, "kgw+caw": 2, "exp+caw": 1}
 PACKING = 32  # of EXP with CAW at batch 32
-BYTES = {"kgw": 1.0001, "exp": 1.0001, "kgw+entropy": 1.0001, "kgw+caw": 1.01, "exp+caw": 1.02}  # of plain's
+BYTES = {"kgw": 1.0001, "exp": 1.0001, "kgw+entropy": 1.0001, "kgw+caw": 1.01, "exp+caw": 1.01}  # of plain's
 # launches that a first draft adds, and each further one
 DRAFTED = {"plain": (30, 19), "kgw": (45, 28), "kgw+caw": (37, 21), "exp+caw": (35, 20)}
 
@@ -80,7 +80,8 @@ def test_candidates_of_many_sequences_are_packed() -> None:
     sums = {"cumsum": 2, "cumsum_start": 2, "cumsum_cast": 1}  # over whole tensors, one of them of bools
     assert {name: names.count(name) for name in sums} == sums
     moved, of_plain = (sum(launch.bytes for launch in step) for step in (packed, plain))
-    assert of_plain < moved <= 1.02 * of_plain
+    # 1.0106 compiled; interpreted kernels write float32, which counts activations twice
+    assert of_plain < moved <= 1.014 * of_plain
 
 
 def test_no_more_launches_and_bytes_than_before() -> None:

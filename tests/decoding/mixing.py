@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from decoding.architectures import prompt
+from decoding.brute_force import BruteForce
 from decoding.running import Run, run
 
 import caw
@@ -36,6 +37,16 @@ FOREIGN = {
 def rows_for(watermark: Any, rows: list[RowSettings]) -> list[RowSettings]:
     """Without a watermark nobody brings a key."""
     return rows if watermark is not None else [dataclasses.replace(row, key=None) for row in rows]
+
+
+def references_for(model: Any, rows: list[RowSettings], watermark: Any, policy: Any, eos: tuple[int, ...]) -> Any:
+    """Each row's text by definition."""
+    found = []
+    for row in rows:
+        own = watermark if row.key is None else dataclasses.replace(watermark, key=row.key)
+        sampling = {name: getattr(row, name) for name in ("do_sample", "temperature", "top_k", "top_p", "seed")}
+        found.append(BruteForce(model, own, policy, eos=eos, factor=row.strength_factor, **sampling))
+    return found
 
 
 def texts(done: Run) -> list[tuple[list[int], str]]:

@@ -11,11 +11,10 @@ import pytest
 import torch
 from decoding.architectures import EOS, build
 from decoding.brute_force import BruteForce
-from decoding.capture.test_cuda_graph import same_texts
 from decoding.capturing import HostData, Replayed, fake_step, started
 from decoding.drafts.guessing import MISTAKES, Knowing
 from decoding.mixing import FOREIGN, PROMPTS, ROWS, rows_for, texts
-from decoding.running import Run, make_decoder, run
+from decoding.running import Run, make_decoder, run, same_texts
 from decoding.test_step import POLICIES, SAMPLING, WATERMARKS, capacity_policy
 from pairwise import pairwise
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -268,7 +267,7 @@ def test_captured_on_a_gpu(llama: Any, watermark: str | None, monkeypatch: pytes
     monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])
     done = run(model, PROMPTS[:3], chosen, policy, speculate=drafter, **settings)
     assert graphs, "nothing was captured"
-    same_texts(done, plain, BruteForce(llama, chosen, policy), PROMPTS[:3])
+    same_texts(done, plain, [BruteForce(llama, chosen, policy)] * 3, PROMPTS[:3])
     assert sum(trace.drafts.accepted for trace in done.traces) > 20
 
 
