@@ -29,7 +29,7 @@ import torch
 from draft_prompts import prompts
 
 import caw
-from caw.cost.machine import about
+from caw.cost.machine import about, processor
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.small_model import ModelDrafter, share_of
 
@@ -229,7 +229,8 @@ def main() -> None:
                 break
     names = {"model": Path(args.model).name, "drafter": Path(args.drafter).name if args.drafter else None}
     own_row = {**names, "dtype": str(model.dtype).removeprefix("torch."), "weights": args.weights, "batch": args.batch}
-    rows = [{**own_row, **row} for row in rows_of(kept)]
+    ran_on = {"processor": processor()}
+    rows = [{**own_row, **row, **ran_on} for row in rows_of(kept)]
     for row in rows:
         print(*(f"{key}={value}" for key, value in row.items()))
     if args.json is not None:

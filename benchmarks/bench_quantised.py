@@ -2,13 +2,13 @@
 
     python benchmarks/bench_quantised.py [--model smollm2-135m] [--evaluator smollm2-135m] [--batches 1 4 8]
         [--prefix 128] [--tokens 64] [--rounds 5] [--threads 2] [--bfloat16] [--transformers]
-        [--speculate auto] [--clock wall] [--out r.json]
+        [--fast] [--speculate auto] [--clock wall] [--out r.json]
 
 Sides: llama.cpp (the package xllamacpp, one slot a sequence; left out with --without-llama), this library
-unwatermarked and with KGW under CAW, and with --bfloat16 the dequantised model, both ways; with --transformers that
-model's own `generate`. They take turns. Without --speculate no side drafts: a token takes a forward, and the text,
-which repeats itself, is no help. A step's time is that of T tokens less that of T / 2 tokens, so that prefill cancels
-out; `--tokens 1` times reading the prompt.
+unwatermarked and with KGW under CAW, with --fast also by products that round their inputs to 8 bits, with --bfloat16
+the dequantised model, both ways; with --transformers that model's own `generate`. They take turns. Without --speculate
+no side drafts: a token takes a forward, and the text, which repeats itself, is no help. A step's time is that of T
+tokens less that of T / 2 tokens, so that prefill cancels out; `--tokens 1` times reading the prompt.
 Ratios are llama.cpp's time over each side's, or, without llama.cpp, plain's. The floor is the bytes that a step reads
 over the bandwidth of a sum over as many bytes. Our plain tokens are first checked against transformers.generate on the
 same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` counts the process's own time instead,
@@ -31,6 +31,7 @@ import torch
 import transformers
 
 import caw
+from caw.cost.machine import processor
 from caw.models.sources import file_or_folder
 
 TEXT = "Tea is a drink that is made by pouring hot water over leaves. "
@@ -119,6 +120,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--speculate", choices=["auto"])
@@ -138,6 +140,7 @@ def main() -> None:
     size, least = floor(model, 4 * arguments.rounds, arguments.clock)
     drafting = {"speculate": arguments.speculate}
     marking = {"watermark": caw.KGW(key=1), "policy": caw.CapacityPolicy(arguments.evaluator)} | drafting
+    rounding = caw.load_model(arguments.model, device="cpu", weights="file-fast")[0] if arguments.fast else None
     wanted = arguments.bfloat16 or arguments.transformers
     wide = caw.load_model(arguments.model, device="cpu", dtype="bfloat16")[0] if wanted else None
     ids = tokenizer(TEXT * (arguments.prefix // 10 + 1))["input_ids"]
@@ -152,6 +155,9 @@ def main() -> None:
             calls["llama.cpp"] = llama(str(file_or_folder(arguments.model)), rows, arguments.tokens, arguments.threads)
         calls["plain"] = ours(model, tokenizer, rows, **drafting)
         calls["kgw+caw"] = ours(model, tokenizer, rows, **marking)
+        if arguments.fast:
+            calls["fast"] = ours(rounding, tokenizer, rows, **drafting)
+            calls["fast kgw+caw"] = ours(rounding, tokenizer, rows, **marking)
         if arguments.bfloat16:
             calls["bfloat16"] = ours(wide, tokenizer, rows, **drafting)
             calls["bfloat16 kgw+caw"] = ours(wide, tokenizer, rows, **marking)
@@ -170,8 +176,8 @@ def main() -> None:
             found.append({"batch": batch, "side": name, "seconds": taken, "over": baseline, "ratios": ratios})
     if arguments.out:
         versions = {"caw": caw.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
-        report = {"arguments": vars(arguments), "versions": versions, "bytes": size, "floor": least,
-                  "loading": loading, "rows": found}  # fmt: skip
+        report = {"arguments": vars(arguments), "processor": processor(), "versions": versions, "bytes": size,
+                  "floor": least, "loading": loading, "rows": found}  # fmt: skip
         with open(arguments.out, "w") as file:
             json.dump(report, file, indent=1)
 

@@ -254,10 +254,10 @@ def drafts() -> str:
             said, batch, f"{prompts} ({r['texts']})", without + UNMARKED.get(guessed, ""),
             f"{before['speed_over_plain']:.2f}", f"{r['speed_over_plain']:.2f}",
             *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
-            "" if r["acceptance"] is None else share(r["acceptance"]),
+            "" if r["acceptance"] is None else share(r["acceptance"]), r["processor"].split()[-1],
         ))  # fmt: skip
     header = ("model", "batch", "prompts (texts)", "decoding", "speed without", "with drafts", "tokens a forward",
-              "rows", "of drafts right")  # fmt: skip
+              "rows", "of drafts right", "best of its instructions")  # fmt: skip
     commands = "\n".join(found["commands"].values())
     return f"{as_table(header, lines)}\n\n{source('drafts.json')} Its commands:\n\n```bash\n{commands}\n```"
 
