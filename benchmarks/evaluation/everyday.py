@@ -2,7 +2,8 @@
 
     python everyday.py runs/everyday-qwen05 --output ../results/everyday_qwen05.json.xz
 
-The file holds numbers of each text and no texts: p-values, as written and after each attack, length, repetition, and
+With --onto FILE, cells of a published file that the folder has no texts of stay. The file holds numbers of each text
+and no texts: p-values, as written and after each attack, length, repetition, and
 perplexity where it was read. `rows` makes of it what the documentation shows. Numbers have 3 digits; a p-value that
 this would carry over the level is kept whole.
 """
@@ -54,6 +55,15 @@ def gather(folder: Path) -> dict[str, Any]:
     assert len(judges) < 2, judges
     model, given = next(iter(judges), ("", ""))
     return {"judge": model, "given": given, "runs": {run: store.run(run) for run in sorted(runs)}, "cells": cells}
+
+
+def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of both; where both have one, the later."""
+    for said in ("judge", "given"):
+        if before[said] and now[said] and before[said] != now[said]:
+            raise SystemExit(f"expected perplexity by {before[said]!r}, as in --onto, got {now[said]!r}; read it so")
+    said = {name: now[name] or before[name] for name in ("judge", "given")}
+    return {**said, **{name: {**before[name], **now[name]} for name in ("runs", "cells")}}
 
 
 def _cell(
@@ -181,8 +191,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="output of `caw evaluate run`")
     parser.add_argument("--output", type=Path, required=True, help="a .json.xz file")
+    parser.add_argument("--onto", type=Path, help="a file that this script wrote")
     given = parser.parse_args()
-    content = json.dumps(gather(given.folder), separators=(",", ":")).encode() + b"\n"
+    found = gather(given.folder) if given.onto is None else joined(read_everyday(given.onto), gather(given.folder))
+    content = json.dumps(found, separators=(",", ":")).encode() + b"\n"
     replace_file(given.output, compress(content))
     for row in rows(read_everyday(given.output)):
         share = "-" if row["found"] is None else f"{row['found'][0]:.3f}"

@@ -180,6 +180,24 @@ def model_weights() -> str:
     return f"{as_table(header, rows)}\n\n{source('model_weights.json')}"
 
 
+def model_weights_null() -> str:
+    """False alarms of weights from a model, over all keys, and the least and greatest share of one key."""
+    found = read_result("model_weights_null.json")
+    cases: dict[Any, list[Any]] = {(r["arm"], r["reader"], r["fpr"]): [] for r in found["rows"]}
+    for row in found["rows"]:
+        cases[row["arm"], row["reader"], row["fpr"]].append(row)
+    lines = []
+    for (arm, reader, level), of in cases.items():
+        [pooled] = [r for r in of if r["key"] == "all keys"]
+        each = [r["rate"] for r in of if r is not pooled]
+        lines.append((
+            arm, READERS[reader], f"{level:g}", pooled["texts"],
+            f"{pooled['rate']:.4f} ({pooled['low']:.4f} - {pooled['high']:.4f})", f"{min(each):.4f} - {max(each):.4f}",
+        ))  # fmt: skip
+    header = ("weights for", "weights from", "level", "tests", "false alarms (95 % interval)", "of one key")
+    return f"{as_table(header, lines)}\n\n{source('model_weights_null.json')}"
+
+
 def regions() -> str:
     """How well marked parts of longer texts are found."""
     found = read_result("detect_regions.json")
@@ -413,5 +431,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,
-    "damage": damage, "model-weights": model_weights, "swaps": swaps,
+    "damage": damage, "model-weights": model_weights,
+    "model-weights-null": model_weights_null, "swaps": swaps,
 }  # fmt: skip

@@ -172,6 +172,17 @@ def test_rounding_carries_no_p_value_over_the_level(monkeypatch: pytest.MonkeyPa
     assert everyday._short(0.123456) == 0.123 and everyday._short(None) is None
 
 
+def test_cells_of_a_published_file_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
+    everyday = importlib.import_module("everyday")
+    before = {"judge": "", "given": "", "runs": {"a": 1}, "cells": {"one": 1, "two": 2}}
+    now = {"judge": "reader", "given": "prompt", "runs": {"b": 2}, "cells": {"two": 3, "three": 4}}
+    found = everyday.joined(before, now)
+    assert found == {**now, "runs": {"a": 1, "b": 2}, "cells": {"one": 1, "two": 3, "three": 4}}
+    with pytest.raises(SystemExit, match="expected perplexity by 'reader', as in --onto, got 'other'"):
+        everyday.joined(found, {**now, "judge": "other"})
+
+
 def test_everyday_prompts() -> None:
     """A hundred different ones, of ten kinds that take turns, so that the first of them are of all kinds."""
     lines = read_lines(BENCHMARKS / "evaluation" / "everyday.jsonl")
