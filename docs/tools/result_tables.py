@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from loading_tables import loading, prefill
+from quantised_tables import quantised, quantised_marks
 from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
 from swap_tables import swaps
@@ -425,6 +426,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "accuracy": accuracy, "equal": equal_detection, "null": null, "power": power, "retokenise": retokenise,
     "weights": weights, "regions": regions, "detection": detection, "detect-speed": detect_speed, "floor": floor,
     "products": products, "rounding": rounding, "loading": loading, "prefill": prefill,
+    "quantised": quantised, "quantised-marks": quantised_marks,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops,
     "row-invariance": row_invariance, "ablation": ablation, "transfer": transfer,

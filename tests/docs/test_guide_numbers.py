@@ -124,35 +124,6 @@ def test_time_over_plain() -> None:
     ]  # fmt: skip
 
 
-def test_steps_with_blocks() -> None:
-    names = {
-        "plain": "this library", "kgw+caw": "with KGW under CAW", "bfloat16 kgw+caw": "bfloat16 with KGW under CAW",
-        "bfloat16 transformers": "bfloat16, transformers",
-    }  # fmt: skip
-    measured, caw = [], {}
-    for run in results("quantised.json")["runs"]:
-        for row in run["rows"]:
-            low, middle, high = (sorted(row["ratios"])[len(row["ratios"]) * k // 4] for k in (1, 2, 3))
-            step = sorted(row["seconds"])[len(row["seconds"]) // 2]
-            ratio = "1" if row["side"] == "llama.cpp" else f"{middle:.2f} ({low:.2f} - {high:.2f})"
-            measured.append(
-                [names.get(row["side"], row["side"]), f"{step * 1e3:.1f}", ratio, f"{run['floor'] / step:.2f}"]
-            )
-            if run["arguments"]["prefix"] == 128:
-                caw[run["arguments"]["model"][:4], row["batch"], row["side"]] = row["seconds"]
-    assert [row[2:] for row in table("quantised.md", "| model | batch | side |")] == measured
-
-    def over(model: str, batch: int, side: str, plain: str) -> str:
-        pairs = zip(caw[model, batch, side], caw[model, batch, plain], strict=True)
-        each = sorted(marked / unmarked for marked, unmarked in pairs)
-        return f"{each[len(each) // 2]:.2f} ({each[0]:.2f} - {each[-1]:.2f})"
-
-    for batch, blocks, wide, coder in table("quantised.md", "| batch | SmolLM2-135M, blocks |"):
-        assert blocks == over("smol", int(batch), "kgw+caw", "plain")
-        assert wide == over("smol", int(batch), "bfloat16 kgw+caw", "bfloat16")
-        assert coder == over("qwen", int(batch), "kgw+caw", "plain")
-
-
 def test_products_over_those_of_blocks() -> None:
     steps = [(int(n), us) for case in results("products.json")["rows"] for n, us in case["us"].items()]
 

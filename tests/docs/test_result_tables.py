@@ -20,8 +20,7 @@ from run_tables import report
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MARKER = re.compile(r"^<!-- (table|report): (.*?) -->$", re.MULTILINE)
-# a gate's counts; steps with blocks, which quantised.md types out and test_guide_numbers compares
-NOT_SHOWN = {"instruction_counts.json", "quantised.json"}
+NOT_SHOWN = {"instruction_counts.json"}  # a gate's counts
 
 
 def markers() -> list[tuple[str, str]]:

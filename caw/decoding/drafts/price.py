@@ -1,4 +1,4 @@
-"""What drafts cost, measured while texts are made: a row more in a step, and deciding behind one.
+"""What drafts cost, measured while texts are made: a row more in a step, deciding behind one, and guessing.
 
 A row is a seventh of a forward with 4-bit weights, where unpacking and arithmetic weigh, a fiftieth with bfloat16
 weights of a larger model, where reading does. A decision behind a draft is one or two hundredths of a step of the demo
@@ -18,6 +18,7 @@ LEAST, GREATEST = 0.005, 0.4
 KEPT = 64  # steps that count; without drafts among them prices are ROW and DECISION again: wrong ones are found out
 DECISION = 0.01  # share of a step that a decision behind a draft takes, as long as nothing is known
 DECISIONS = 8.0  # how many of them that counts as
+GUESSES = 2.0  # how many measured guesses what a drafter says of itself counts as
 OFTEN = 8  # steps after which prices are worked out again
 
 
@@ -32,7 +33,7 @@ class RowPrice:
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._decided: deque[tuple[int, int, float]] = deque(maxlen=KEPT)  # step, texts, seconds
-        self._known, self._since, self._step = (ROW, DECISION), OFTEN, 0
+        self._known, self._since, self._step = (ROW, DECISION, 0.0), OFTEN, 0
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step that made a forward of so many rows, and decided what it would without drafts, took so long."""
@@ -56,13 +57,18 @@ class RowPrice:
         """What a decision behind a draft costs a text, as a share of a step of one row."""
         return self._prices()[1]
 
-    def _prices(self) -> tuple[float, float]:
+    @property
+    def step(self) -> float:
+        """Seconds of a step of one row; 0 as long as nothing is known."""
+        return self._prices()[2]
+
+    def _prices(self) -> tuple[float, float, float]:
         if self._since >= OFTEN:
             share, one = self._line()
             each = [seconds / texts for _, texts, seconds in self._decided for _ in range(texts)]
             found = median(each) / one if each and one > 0 else DECISION
             decision = (DECISION * DECISIONS + found * len(each)) / (DECISIONS + len(each))
-            self._known, self._since = (min(max(share, LEAST), GREATEST), min(decision, GREATEST)), 0
+            self._known, self._since = (min(max(share, LEAST), GREATEST), min(decision, GREATEST), one), 0
         return self._known
 
     def _line(self) -> tuple[float, float]:
@@ -82,6 +88,34 @@ class RowPrice:
         found = slope / one if one > 0 else GREATEST
         share = (ROW * TRUSTED + min(max(found, LEAST), GREATEST) * spread) / (TRUSTED + spread)
         return share, usual / (1 + share * (mean - 1))
+
+
+class GuessPrice:
+    """What guessing a token takes, as a share of a step: what the drafter says of itself, and what it is seen to take.
+
+    A drafter that looks ahead itself takes a multiple of what its size says, and how much depends on the machine.
+    """
+
+    def __init__(self, said: float) -> None:
+        self.said, self._seen, self._rested = said, deque[float](maxlen=KEPT), 0
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        """So many tokens were guessed in one go."""
+        self._seen.append(seconds / tokens)
+        self._rested = 0
+
+    def rested(self) -> None:
+        """Nothing was guessed as it does not pay: after a while that is tried again."""
+        self._rested += 1
+        if self._rested >= KEPT:
+            self._seen.clear()
+
+    def share(self, step: float) -> float:
+        """step: seconds of a step of one row, 0 = unknown."""
+        if not self._seen or step <= 0:
+            return self.said
+        found = median(self._seen) / step
+        return (self.said * GUESSES + found * len(self._seen)) / (GUESSES + len(self._seen))
 
 
 def price_for(model: Any) -> RowPrice:

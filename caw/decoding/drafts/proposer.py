@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
@@ -29,7 +30,7 @@ class Proposer:
     ) -> None:
         self.drafter, self.width, self.vocab_size = drafter, width, vocab_size
         self.looks_ahead, self.beside = looks_ahead, beside
-        self.costly = getattr(drafter, "cost", 0.0) > 0
+        self.costly, self.reads = getattr(drafter, "cost", 0.0) > 0, getattr(drafter, "reads", False)
         self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
 
     def chain(
@@ -46,18 +47,25 @@ class Proposer:
 
         Never longer than what the text may still have behind that position.
         """
-        most = min(self.width.most, sequence.request.budget - len(sequence.tokens) - 1)
+        left = sequence.request.budget - len(sequence.tokens)
+        most = min(self.width.most, left - 1)
         if self.costly:
             most = min(most, self.width.of(0, batch, saves))
         if most < 1 or not candidates:
             return Chain(), 0
+        new, prompt = sequence not in self._followed, len(sequence.request.ids)
+        if new and self.reads and not self.width.worth_reading(prompt, left, batch, saves):
+            return Chain(), 0
         follower = self._follower(sequence)
+        start = time.thread_time()
         if choose is not None and isinstance(follower, Foreseer):
             root, guess = follower.among(candidates, most, choose)
         else:
             guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
             root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
             guess = guesses[root]
+        if self.costly and not new and guess.tokens:  # the first time it reads the prompt as well
+            self.width.guessed(len(guess.tokens), time.thread_time() - start)
         if not guess.tokens or not 0 <= root < len(candidates):
             return Chain(), 0
         return self._cut(root, guess, min(most, self.width.of(guess.trust, batch, saves))), guess.trust

@@ -42,8 +42,10 @@ class ModelDrafter:
 
     model: a transformers causal LM on a CPU, of the vocabulary of the model that it drafts for, though not that one.
     watermark, policy: what marks the text; None = guess unmarked tokens. So it does in other systems' formats.
-    cost: of a guessed token, as a share of a forward of the large model. expected: see `Drafter`.
+    cost: of a guessed token, as a share of a forward of the large model. expected, reads: see `Drafter`.
     """
+
+    reads = True
 
     def __init__(self, model: Any, watermark: Watermark | None, policy: Policy | None, cost: float) -> None:
         facts = ModelFacts.of(model)

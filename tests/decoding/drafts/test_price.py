@@ -6,7 +6,18 @@ import gc
 
 import pytest
 
-from caw.decoding.drafts.price import DECISION, GREATEST, KEPT, LEAST, OFTEN, ROW, RowPrice, _prices, price_for
+from caw.decoding.drafts.price import (
+    DECISION,
+    GREATEST,
+    KEPT,
+    LEAST,
+    OFTEN,
+    ROW,
+    GuessPrice,
+    RowPrice,
+    _prices,
+    price_for,
+)
 
 
 def told(times: list[tuple[int, float]]) -> float:
@@ -95,3 +106,23 @@ def test_one_for_each_model() -> None:
     del one
     gc.collect()
     assert len(_prices) == known, "it keeps no model in memory"
+
+
+def test_a_guess_is_measured() -> None:
+    """What the drafter says counts as two guesses; a slow one among many does not count; rests let it be forgotten."""
+    price = GuessPrice(0.3)
+    assert price.share(0.1) == 0.3
+    for seconds in (0.2, 9.0, *[0.2] * 10):
+        price.saw(2, seconds)
+    assert price.share(0.1) == pytest.approx((2 * 0.3 + 12 * 1.0) / 14) and price.share(0) == 0.3
+    for _ in range(KEPT):
+        price.rested()
+    assert price.share(0.1) == 0.3
+
+
+def test_seconds_of_a_step() -> None:
+    price = RowPrice()
+    assert price.step == 0
+    for rows in (1, 2, 5, 9, 13) * 4:
+        price.saw(rows, 0.03 * (1 + 0.14 * (rows - 1)))
+    assert price.step == pytest.approx(0.03, rel=0.05)

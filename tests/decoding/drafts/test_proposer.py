@@ -104,3 +104,34 @@ def test_a_copy_before_a_single_matching_token(always: bool) -> None:
     proposer = Proposer(drafter, Always(4) if always else Paying(4, RowPrice(), expected=drafter.expected), 100)
     chain, trust = proposer.chain(text([30, 31, *copied, 99, *copied[:7]]), [30, 50], 1)
     assert (chain.root, chain.tokens[0], trust) == (1, 8, TRUST_REPLACED) and TRUST[1] < TRUST_REPLACED
+
+
+def test_guesses_that_cost_are_timed_but_for_the_first() -> None:
+    """The first one of a text reads its prompt as well."""
+    told: list[int] = []
+
+    class Told(Always):
+        def guessed(self, tokens: int, seconds: float) -> None:
+            assert seconds >= 0
+            told.append(tokens)
+
+    class Costly(Fixed):
+        cost = 0.2
+
+    for drafter in (Costly({1: Guess([2, 3])}), Fixed({1: Guess([2, 3])})):
+        proposer, one = Proposer(drafter, Told(4), 100), text([9])
+        for _ in range(3):
+            assert proposer.chain(one, [1], 1)[0].tokens
+    assert told == [2, 2]
+
+
+@pytest.mark.parametrize("reads, worth", [(True, False), (True, True), (False, False)])
+def test_a_prompt_is_read_where_it_pays(reads: bool, worth: bool) -> None:
+    class Choosy(Always):
+        def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
+            return worth
+
+    drafter = Fixed({1: Guess([2, 3])})
+    drafter.reads = reads  # type: ignore[attr-defined]
+    chain, _ = Proposer(drafter, Choosy(4), 100).chain(text([9]), [1], 1)
+    assert bool(chain.tokens) == (worth or not reads)
