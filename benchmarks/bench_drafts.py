@@ -229,7 +229,7 @@ def main() -> None:
                 break
     names = {"model": Path(args.model).name, "drafter": Path(args.drafter).name if args.drafter else None}
     own_row = {**names, "dtype": str(model.dtype).removeprefix("torch."), "weights": args.weights, "batch": args.batch}
-    ran_on = {"processor": processor()}
+    ran_on = {"instructions": best_instructions()}
     rows = [{**own_row, **row, **ran_on} for row in rows_of(kept)]
     for row in rows:
         print(*(f"{key}={value}" for key, value in row.items()))
@@ -251,6 +251,11 @@ def kept_in(args: argparse.Namespace) -> Measured:
     return kept
 
 
+def best_instructions() -> str:
+    """Of those that this library uses."""
+    return processor().split()[-1]
+
+
 def write(args: argparse.Namespace, own: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     left_out = ("gsm8k", "raw", "json", "minutes", "kinds")
     said = [f"--{name} {value}" for name, value in vars(args).items() if value and name not in left_out]
@@ -260,6 +265,7 @@ def write(args: argparse.Namespace, own: dict[str, Any], rows: list[dict[str, An
     said += ["--kinds", *map(shlex.quote, kinds)] if kinds else []
     found = json.loads(args.json.read_text()) if args.json.exists() else {"rows": [], "commands": {}}
     command = f"python benchmarks/bench_drafts.py {' '.join(said)} --raw FILE --json FILE"
+    found["processors"] = {**found.get("processors", {}), best_instructions(): processor()}
     found["commands"][" ".join(str(value) for value in (*own.values(), *kinds) if value)] = command
     found |= {"rows": merged(found["rows"], rows), "threads": 1, "clock": "thread_time", "machine": about()}
     args.json.write_text(json.dumps(found, separators=(",", ":")) + "\n")

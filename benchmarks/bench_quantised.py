@@ -8,7 +8,8 @@ Sides: llama.cpp (the package xllamacpp, one slot a sequence; left out with --wi
 unwatermarked and with KGW under CAW, with --fast also by products that round their inputs to 8 bits, with --bfloat16
 the dequantised model, both ways; with --transformers that model's own `generate`. They take turns. Without --speculate
 no side drafts: a token takes a forward, and the text, which repeats itself, is no help. A step's time is that of T
-tokens less that of T / 2 tokens, so that prefill cancels out; `--tokens 1` times reading the prompt.
+tokens less that of one, so that what comes before cancels out, over T - 1; llama.cpp and this library keep the prompt
+between calls, so that little does. `--tokens 1` times reading the prompt, which then nobody keeps.
 Ratios are llama.cpp's time over each side's, or, without llama.cpp, plain's. The floor is the bytes that a step reads
 over the bandwidth of a sum over as many bytes. Our plain tokens are first checked against transformers.generate on the
 same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` counts the process's own time instead,
@@ -47,7 +48,10 @@ def seconds(call: Callable[[], Any], clock: str) -> float:
     return CLOCKS[clock]() - start
 
 
-def ours(model: Any, tokenizer: Any, rows: list[list[int]], **marking: Any) -> Side:
+def ours(model: Any, tokenizer: Any, rows: list[list[int]], kept: bool, **marking: Any) -> Side:
+    """kept: whether prompts are read once, for all calls."""
+    marking |= {"prompt_cache": caw.PromptCache()} if kept else {}
+
     def generate(tokens: int) -> list[list[int]]:
         length = {"max_new_tokens": tokens, "min_new_tokens": tokens, "batch_size": len(rows)}
         return caw.generate(model, tokenizer, rows, return_trace=False, progress=False, **length, **marking).sequences
@@ -62,8 +66,8 @@ def theirs(model: Any, rows: list[list[int]]) -> Side:
     return lambda tokens: model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, **given)
 
 
-def llama(path: str, rows: list[list[int]], tokens: int, threads: int) -> Side:
-    """Greedy completions of all rows at once, a slot each."""
+def llama(path: str, rows: list[list[int]], kept: bool, tokens: int, threads: int) -> Side:
+    """Greedy completions of all rows at once, a slot each, which keeps its prompt if so told."""
     package = importlib.import_module("xllamacpp")
     settings = package.CommonParams()
     settings.model.path, settings.n_parallel, settings.warmup = path, len(rows), True
@@ -73,25 +77,28 @@ def llama(path: str, rows: list[list[int]], tokens: int, threads: int) -> Side:
     server = package.Server(settings)
     pool = ThreadPoolExecutor(len(rows))
 
-    def one(ids: list[int], tokens: int) -> int:
-        asked = {"prompt": ids, "n_predict": tokens, "temperature": 0.0, "ignore_eos": True, "cache_prompt": False}
+    def one(slot: int, tokens: int) -> int:
+        asked = {"prompt": rows[slot], "n_predict": tokens, "temperature": 0.0, "ignore_eos": True,
+                 "cache_prompt": kept, "id_slot": slot}  # fmt: skip
         answer = server.handle_completions(asked)
         made = answer.get("usage", {}).get("completion_tokens", answer.get("tokens_predicted"))
         if made != tokens:
             raise RuntimeError(f"expected {tokens} tokens of llama.cpp, got {made}: {str(answer)[:300]}")
         return int(made)
 
-    return lambda tokens: list(pool.map(lambda ids: one(ids, tokens), rows))
+    return lambda tokens: list(pool.map(lambda slot: one(slot, tokens), range(len(rows))))
 
 
 def measure(calls: dict[str, Side], tokens: int, rounds: int, clock: str) -> dict[str, list[float]]:
     """Seconds a step of each side in each round."""
-    half, times = tokens // 2, {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    lengths = (tokens, 1) if tokens > 1 else (1,)
+    for call in calls.values():
+        call(tokens)
     for _ in range(rounds):
         for name, call in calls.items():
-            lengths = (tokens, half) if half else (tokens,)
             whole, *part = (seconds(lambda call=call, n=n: call(n), clock) for n in lengths)
-            times[name].append((whole - sum(part)) / (tokens - half))
+            times[name].append((whole - sum(part)) / max(tokens - 1, 1))
     return times
 
 
@@ -150,17 +157,20 @@ def main() -> None:
     print("| --- | --- | ---: | --- | ---: |")
     for batch in arguments.batches:
         rows = [ids[b : arguments.prefix + b] for b in range(batch)]
+        kept = arguments.tokens > 1
         calls: dict[str, Side] = {}
         if not arguments.without_llama:
-            calls["llama.cpp"] = llama(str(file_or_folder(arguments.model)), rows, arguments.tokens, arguments.threads)
-        calls["plain"] = ours(model, tokenizer, rows, **drafting)
-        calls["kgw+caw"] = ours(model, tokenizer, rows, **marking)
+            calls["llama.cpp"] = llama(
+                str(file_or_folder(arguments.model)), rows, kept, arguments.tokens, arguments.threads
+            )
+        calls["plain"] = ours(model, tokenizer, rows, kept, **drafting)
+        calls["kgw+caw"] = ours(model, tokenizer, rows, kept, **marking)
         if arguments.fast:
-            calls["fast"] = ours(rounding, tokenizer, rows, **drafting)
-            calls["fast kgw+caw"] = ours(rounding, tokenizer, rows, **marking)
+            calls["fast"] = ours(rounding, tokenizer, rows, kept, **drafting)
+            calls["fast kgw+caw"] = ours(rounding, tokenizer, rows, kept, **marking)
         if arguments.bfloat16:
-            calls["bfloat16"] = ours(wide, tokenizer, rows, **drafting)
-            calls["bfloat16 kgw+caw"] = ours(wide, tokenizer, rows, **marking)
+            calls["bfloat16"] = ours(wide, tokenizer, rows, kept, **drafting)
+            calls["bfloat16 kgw+caw"] = ours(wide, tokenizer, rows, kept, **marking)
         if arguments.transformers:
             calls["bfloat16 transformers"] = theirs(wide, rows)
         check(model, calls["plain"], rows, arguments.tokens)

@@ -35,6 +35,22 @@ LONG = {"bench_floor", "bench_quantised", "bench_scaling"}  # of the demo model,
 
 
 @pytest.mark.slow
+def test_the_share_of_the_closed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: object) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench, out = importlib.import_module("bench_loop"), tmp_path / "loop.json"
+    real = [getattr(bench.ClosedLoop, name) for name in bench.METHODS]
+    small = ["--dtypes", "float32", "--batches", "1", "2", "--watermarks", "kgw", "--tokens", "4", "--rounds", "1"]
+    monkeypatch.setattr("sys.argv", ["bench_loop.py", *small, "--out", str(out)])
+    bench.main()
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["batch"] for row in rows] == [1, 2]
+    for row in rows:
+        middle, low, high = row["share"]
+        assert 0 < low <= middle <= high < 0.5 and 0 < row["loop_ms"] < row["step_ms"]
+    assert real == [getattr(bench.ClosedLoop, name) for name in bench.METHODS], "and nothing stays behind"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.gate("rehearsal") if name in LONG else ()) for name in SMOKE]
 )

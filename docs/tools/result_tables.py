@@ -273,7 +273,7 @@ def drafts() -> str:
             said, batch, f"{prompts} ({r['texts']})", without + UNMARKED.get(guessed, ""),
             f"{before['speed_over_plain']:.2f}", f"{r['speed_over_plain']:.2f}",
             *(f"{r[name]:.2f}" if r[name] is not None else "" for name in ("tokens_per_pass", "rows_per_pass")),
-            "" if r["acceptance"] is None else share(r["acceptance"]), r["processor"].split()[-1],
+            "" if r["acceptance"] is None else share(r["acceptance"]), r["instructions"],
         ))  # fmt: skip
     header = ("model", "batch", "prompts (texts)", "decoding", "speed without", "with drafts", "tokens a forward",
               "rows", "of drafts right", "best of its instructions")  # fmt: skip
@@ -290,6 +290,17 @@ def floor() -> str:
     ]  # fmt: skip
     header = ("dtype", "batch", "ms a step", "transformers' time over ours", "of the speed of reading the weights once")
     return f"{as_table(header, rows)}\n\n{source('floor.json')}"
+
+
+def loop() -> str:
+    """The share of a step that a target takes."""
+    rows = [
+        (r["dtype"], r["watermark"].upper(), r["batch"], f"{r['step_ms']:.1f}", f"{r['loop_ms']:.2f}",
+         "{:.2f} % ({:.2f} - {:.2f})".format(*(100 * share for share in r["share"])))
+        for r in read_result("loop.json")["rows"]
+    ]  # fmt: skip
+    header = ("dtype", "mark, under CAW", "batch", "ms a step", "of them the loop's", "share (least - greatest)")
+    return f"{as_table(header, rows)}\n\n{source('loop.json')}"
 
 
 def products() -> str:
@@ -429,7 +440,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "quantised": quantised, "quantised-marks": quantised_marks,
     "many-keys": many_keys, "serving": serving, "drafts": drafts,
     "prompt-cache": prompt_cache, "batches": batches, "cpu-ops": cpu_ops,
-    "row-invariance": row_invariance, "ablation": ablation, "transfer": transfer,
+    "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
     "everyday-attacks": everyday_attacks,
