@@ -239,7 +239,7 @@ def main() -> None:
 
 def kept_in(args: argparse.Namespace) -> Measured:
     """What was measured before with the same arguments; begins the file where there is none."""
-    asked = {name: str(getattr(args, name)) for name in LASTING}
+    asked = {**{name: str(getattr(args, name)) for name in LASTING}, "instructions": best_instructions()}
     if not args.raw.exists():
         args.raw.write_text(json.dumps({"what": "arguments", "figures": asked}) + "\n")
     kept = {line["what"]: line["figures"] for line in map(json.loads, args.raw.open())}

@@ -4,8 +4,9 @@
         [--rounds 7] [--watermarks kgw exp] [--out r.json]
 
 Processor time of one thread. Texts are marked under CAW with a target of 1e-12, which they do not reach, so that the
-loop has work at every token. Its own methods are timed inside whole runs: a difference between two runs would be lost
-in the machine's noise. share: median, least and greatest of the rounds.
+loop has work at every token, and without drafts: with them it has as much to do for each token, and a token costs less.
+What a step does for the loop is timed inside whole runs: a difference between two runs would be lost in the machine's
+noise. share: median, least and greatest of the rounds.
 """
 
 from __future__ import annotations
@@ -21,35 +22,54 @@ from typing import Any
 
 import torch
 from bench_detection import PROMPTS
+from caw.triton_kernels.ladder_ref import Ladder
 
 import caw
 from caw.cost.machine import about
 from caw.cost.stages import STAGES, StageClock, watching
 from caw.decoding.closed_loop import ClosedLoop
+from caw.decoding.step import Step
 
-LOOP, METHODS = "loop", ("steer", "aim", "count")
+LOOP = "loop"
+# all that a step does for its loop, `weigh` only where the law has a strength of its own; besides, in a ladder, what
+# each row's factor leaves of it (`select`, then `first`)
+METHODS = [(ClosedLoop, name) for name in ("steer", "weigh", "aim", "count")] + [(Ladder, "first")]
 MARKS = {"kgw": caw.KGW(key=1, delta=2.5), "exp": caw.EXP(key=1)}
 
 
 @contextmanager
 def watching_the_loop(clock: StageClock) -> Iterator[None]:
     """Inside the block every closed loop of this process reports to the clock."""
-    real = {name: getattr(ClosedLoop, name) for name in METHODS}
-    clock.seconds[LOOP] = 0.0
+    real = [(owner, name, getattr(owner, name)) for owner, name in (*METHODS, (Step, "ladder"), (Step, "select"))]
+    clock.seconds[LOOP], making = 0.0, [False]
+    ladder, select = Step.ladder, Step.select
+    timed = clock.timed(LOOP, select)
+
+    def with_mark(self: Step, state: Any) -> Any:
+        making[0] = True
+        try:
+            return ladder(self, state)
+        finally:
+            making[0] = False
+
+    def told_apart(self: Step, *arguments: Any) -> Any:
+        return (timed if making[0] else select)(self, *arguments)
+
     try:
-        for name, method in real.items():
-            setattr(ClosedLoop, name, clock.timed(LOOP, method))
+        for owner, name in METHODS:
+            setattr(owner, name, clock.timed(LOOP, getattr(owner, name)))
+        Step.ladder, Step.select = with_mark, told_apart  # type: ignore[method-assign]
         yield
     finally:
-        for name, method in real.items():
-            setattr(ClosedLoop, name, method)
+        for owner, name, method in real:
+            setattr(owner, name, method)
 
 
 def once(loaded: Any, mark: Any, policy: Any, batch: int, tokens: int) -> tuple[float, float]:
     """(seconds a step, of them the loop's)."""
     length = {"max_new_tokens": tokens, "min_new_tokens": tokens, "batch_size": batch}
     clock = StageClock(time.thread_time)
-    with watching(clock), watching_the_loop(clock):
+    with watching_the_loop(clock), watching(clock):
         clock.run(lambda: caw.generate(
             *loaded, list(PROMPTS[:batch]), chat=True, watermark=mark, policy=policy, speculate=None,
             return_trace=False, progress=False, **length,
@@ -68,6 +88,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if max(options.batches) > len(PROMPTS):
+        raise SystemExit(f"expected batches up to {len(PROMPTS)}, as many prompts as there are, got {options.batches}")
     torch.set_num_threads(1)
     policy, rows = caw.CapacityPolicy(options.model, target=1e-12), []
     for dtype in options.dtypes:

@@ -2,14 +2,15 @@
 
     python benchmarks/bench_quantised.py [--model smollm2-135m] [--evaluator smollm2-135m] [--batches 1 4 8]
         [--prefix 128] [--tokens 64] [--rounds 5] [--threads 2] [--bfloat16] [--transformers]
-        [--fast] [--speculate auto] [--clock wall] [--out r.json]
+        [--delta 2.5] [--fast] [--speculate auto] [--clock wall] [--out r.json]
 
 Sides: llama.cpp (the package xllamacpp, one slot a sequence; left out with --without-llama), this library
 unwatermarked and with KGW under CAW, with --fast also by products that round their inputs to 8 bits, with --bfloat16
 the dequantised model, both ways; with --transformers that model's own `generate`. They take turns. Without --speculate
-no side drafts: a token takes a forward, and the text, which repeats itself, is no help. A step's time is that of T
-tokens less that of one, so that what comes before cancels out, over T - 1; llama.cpp and this library keep the prompt
-between calls, so that little does. `--tokens 1` times reading the prompt, which then nobody keeps.
+no side drafts: a token takes a forward. Prompts are cut out of two pages of the documentation; rows is how many
+candidates a marked step forwards in the mean for each text. A step's time is that of T tokens less that of one, over
+T - 1, so that what comes before cancels out; llama.cpp and this library keep the prompt between calls, so that little
+does. `--tokens 1` times reading the prompt, which then nobody keeps.
 Ratios are llama.cpp's time over each side's, or, without llama.cpp, plain's. The floor is the bytes that a step reads
 over the bandwidth of a sum over as many bytes. Our plain tokens are first checked against transformers.generate on the
 same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` counts the process's own time instead,
@@ -20,22 +21,26 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import json
 import statistics
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 import caw
 from caw.cost.machine import processor
 from caw.models.sources import file_or_folder
 
-TEXT = "Tea is a drink that is made by pouring hot water over leaves. "
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MARKED = "kgw+caw"
+PAGES = ("how-it-works.md", "detection.md")  # prose that does not repeat itself, so that marks have candidates
+APART = 37  # tokens between the beginnings of the prompts of a batch
 Side = Callable[[int], Any]
 
 
@@ -50,13 +55,22 @@ def seconds(call: Callable[[], Any], clock: str) -> float:
 
 def ours(model: Any, tokenizer: Any, rows: list[list[int]], kept: bool, **marking: Any) -> Side:
     """kept: whether prompts are read once, for all calls."""
-    marking |= {"prompt_cache": caw.PromptCache()} if kept else {}
+    cache = caw.PromptCache() if kept else None
+    marking |= {"prompt_cache": cache} if kept else {}
 
-    def generate(tokens: int) -> list[list[int]]:
+    def generate(tokens: int, *, trace: bool = False) -> Any:
         length = {"max_new_tokens": tokens, "min_new_tokens": tokens, "batch_size": len(rows)}
-        return caw.generate(model, tokenizer, rows, return_trace=False, progress=False, **length, **marking).sequences
+        out = caw.generate(model, tokenizer, rows, return_trace=trace, progress=False, **length, **marking)
+        if cache is not None and cache.missed > len(rows):
+            raise RuntimeError(f"expected each prompt to be read once, got {cache.missed} readings of {len(rows)}")
+        return out.trace if trace else out.sequences
 
     return generate
+
+
+def candidates(call: Callable[..., Any], tokens: int) -> float:
+    """Of a side of ours, in the mean of all tokens."""
+    return statistics.mean(len(one) for trace in call(tokens, trace=True) for one in trace.candidates)
 
 
 def theirs(model: Any, rows: list[list[int]]) -> Side:
@@ -75,7 +89,7 @@ def llama(path: str, rows: list[list[int]], kept: bool, tokens: int, threads: in
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     settings.verbosity = -1
     server = package.Server(settings)
-    pool = ThreadPoolExecutor(len(rows))
+    pool, read = ThreadPoolExecutor(len(rows)), set[int]()
 
     def one(slot: int, tokens: int) -> int:
         asked = {"prompt": rows[slot], "n_predict": tokens, "temperature": 0.0, "ignore_eos": True,
@@ -84,6 +98,10 @@ def llama(path: str, rows: list[list[int]], kept: bool, tokens: int, threads: in
         made = answer.get("usage", {}).get("completion_tokens", answer.get("tokens_predicted"))
         if made != tokens:
             raise RuntimeError(f"expected {tokens} tokens of llama.cpp, got {made}: {str(answer)[:300]}")
+        known = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        if kept and slot in read and known < len(rows[slot]) - 1:
+            raise RuntimeError(f"expected llama.cpp to know all but one of {len(rows[slot])} tokens, got {known}")
+        read.add(slot)
         return int(made)
 
     return lambda tokens: list(pool.map(lambda slot: one(slot, tokens), range(len(rows))))
@@ -114,7 +132,9 @@ def floor(model: Any, rounds: int, clock: str) -> tuple[int, float]:
 
 
 def check(model: Any, plain: Side, rows: list[list[int]], tokens: int) -> None:
-    if plain(tokens) != theirs(model, rows)(tokens)[:, len(rows[0]) :].tolist():
+    """Of texts whose prompts are read, and again of those whose prompts are kept."""
+    expected = theirs(model, rows)(tokens)[:, len(rows[0]) :].tolist()
+    if any(plain(tokens) != expected for _ in range(2)):
         raise RuntimeError("expected the tokens of transformers.generate on the same weights, got others")
 
 
@@ -127,6 +147,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--delta", type=float, default=2.5)
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--transformers", action="store_true")
@@ -137,55 +158,70 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def sides(
+    arguments: argparse.Namespace, models: dict[str, Any], tokenizer: Any, rows: list[list[int]]
+) -> dict[str, Side]:
+    """By name; the first one is what the others are held against. models: by the word before the side's name."""
+    kept, drafting = arguments.tokens > 1, {"speculate": arguments.speculate}
+    policy = caw.CapacityPolicy(arguments.evaluator)
+    marking = {"watermark": caw.KGW(key=1, delta=arguments.delta), "policy": policy} | drafting
+    calls: dict[str, Side] = {}
+    if not arguments.without_llama:
+        path = str(file_or_folder(arguments.model))
+        calls["llama.cpp"] = llama(path, rows, kept, arguments.tokens, arguments.threads)
+    for word, model in models.items():
+        if word != "transformers":
+            calls[word or "plain"] = ours(model, tokenizer, rows, kept, **drafting)
+            calls[f"{word} {MARKED}".strip()] = ours(model, tokenizer, rows, kept, **marking)
+    if arguments.transformers:
+        calls["bfloat16 transformers"] = theirs(models["transformers"], rows)
+    return calls
+
+
+def load(arguments: argparse.Namespace) -> tuple[dict[str, Any], Any, float]:
+    """(models by the word before their sides' names, the tokenizer, seconds that loading the blocks took)."""
+    start = time.perf_counter()
+    model, tokenizer = caw.load_model(arguments.model, device="cpu", weights="file")
+    loading, models = time.perf_counter() - start, {"": model}
+    if arguments.fast:
+        models["fast"] = caw.load_model(arguments.model, device="cpu", weights="file-fast")[0]
+    if arguments.bfloat16 or arguments.transformers:
+        wide = caw.load_model(arguments.model, device="cpu", dtype="bfloat16")[0]
+        models |= {"bfloat16": wide} if arguments.bfloat16 else {}
+        models |= {"transformers": wide} if arguments.transformers else {}
+    return models, tokenizer, loading
+
+
 def main() -> None:
     arguments = read_arguments()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
-    start = time.perf_counter()
-    model, tokenizer = caw.load_model(arguments.model, device="cpu", weights="file")
-    loading = time.perf_counter() - start
-    size, least = floor(model, 4 * arguments.rounds, arguments.clock)
-    drafting = {"speculate": arguments.speculate}
-    marking = {"watermark": caw.KGW(key=1), "policy": caw.CapacityPolicy(arguments.evaluator)} | drafting
-    rounding = caw.load_model(arguments.model, device="cpu", weights="file-fast")[0] if arguments.fast else None
-    wanted = arguments.bfloat16 or arguments.transformers
-    wide = caw.load_model(arguments.model, device="cpu", dtype="bfloat16")[0] if wanted else None
-    ids = tokenizer(TEXT * (arguments.prefix // 10 + 1))["input_ids"]
-    found = []
+    models, tokenizer, loading = load(arguments)
+    size, least = floor(models[""], 4 * arguments.rounds, arguments.clock)
+    text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
+    ids, found = tokenizer(text)["input_ids"], []
     print(f"loaded in {loading:.2f} s; {size / 1e6:.0f} MB a step, which takes {least * 1e3:.2f} ms to read")
-    print("| batch | side | ms a step | ratio (quartiles) | of the floor's speed |")
-    print("| --- | --- | ---: | --- | ---: |")
+    print("| batch | side | rows | ms a step | ratio (quartiles) | of the floor's speed |")
+    print("| --- | --- | ---: | ---: | --- | ---: |")
     for batch in arguments.batches:
-        rows = [ids[b : arguments.prefix + b] for b in range(batch)]
-        kept = arguments.tokens > 1
-        calls: dict[str, Side] = {}
-        if not arguments.without_llama:
-            calls["llama.cpp"] = llama(
-                str(file_or_folder(arguments.model)), rows, kept, arguments.tokens, arguments.threads
-            )
-        calls["plain"] = ours(model, tokenizer, rows, kept, **drafting)
-        calls["kgw+caw"] = ours(model, tokenizer, rows, kept, **marking)
-        if arguments.fast:
-            calls["fast"] = ours(rounding, tokenizer, rows, kept, **drafting)
-            calls["fast kgw+caw"] = ours(rounding, tokenizer, rows, kept, **marking)
-        if arguments.bfloat16:
-            calls["bfloat16"] = ours(wide, tokenizer, rows, kept, **drafting)
-            calls["bfloat16 kgw+caw"] = ours(wide, tokenizer, rows, kept, **marking)
-        if arguments.transformers:
-            calls["bfloat16 transformers"] = theirs(wide, rows)
-        check(model, calls["plain"], rows, arguments.tokens)
+        rows = [ids[b * APART : b * APART + arguments.prefix] for b in range(batch)]
+        calls = sides(arguments, models, tokenizer, rows)
+        check(models[""], calls["plain"], rows, arguments.tokens)
         times = measure(calls, arguments.tokens, arguments.rounds, arguments.clock)
         baseline = next(iter(calls))
         for name, taken in times.items():
             ratios = sorted(a / b for a, b in zip(times[baseline], taken, strict=True))
             low, middle, high = (ratios[len(ratios) * k // 4] for k in (1, 2, 3))
-            step = statistics.median(taken)
+            step, carried = statistics.median(taken), candidates(calls[name], arguments.tokens) if MARKED in name else 1
             print(
-                f"| {batch} | {name} | {step * 1e3:.1f} | {middle:.2f} ({low:.2f} - {high:.2f}) | {least / step:.2f} |"
+                f"| {batch} | {name} | {carried:.2f} | {step * 1e3:.1f} | {middle:.2f} ({low:.2f} - {high:.2f}) | "
+                f"{least / step:.2f} |"
             )
-            found.append({"batch": batch, "side": name, "seconds": taken, "over": baseline, "ratios": ratios})
+            found.append({"batch": batch, "side": name, "rows": carried, "seconds": taken, "over": baseline,
+                          "ratios": ratios})  # fmt: skip
     if arguments.out:
-        versions = {"caw": caw.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+        names = ("caw", "torch", "transformers", *([] if arguments.without_llama else ["xllamacpp"]))
+        versions = {name: importlib.metadata.version(name) for name in names}
         report = {"arguments": vars(arguments), "processor": processor(), "versions": versions, "bytes": size,
                   "floor": least, "loading": loading, "rows": found}  # fmt: skip
         with open(arguments.out, "w") as file:

@@ -38,7 +38,7 @@ LONG = {"bench_floor", "bench_quantised", "bench_scaling"}  # of the demo model,
 def test_the_share_of_the_closed_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_tokenizer: object) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     bench, out = importlib.import_module("bench_loop"), tmp_path / "loop.json"
-    real = [getattr(bench.ClosedLoop, name) for name in bench.METHODS]
+    real = [getattr(owner, name) for owner, name in bench.METHODS]
     small = ["--dtypes", "float32", "--batches", "1", "2", "--watermarks", "kgw", "--tokens", "4", "--rounds", "1"]
     monkeypatch.setattr("sys.argv", ["bench_loop.py", *small, "--out", str(out)])
     bench.main()
@@ -47,7 +47,10 @@ def test_the_share_of_the_closed_loop(tmp_path: Path, monkeypatch: pytest.Monkey
     for row in rows:
         middle, low, high = row["share"]
         assert 0 < low <= middle <= high < 0.5 and 0 < row["loop_ms"] < row["step_ms"]
-    assert real == [getattr(bench.ClosedLoop, name) for name in bench.METHODS], "and nothing stays behind"
+    assert real == [getattr(owner, name) for owner, name in bench.METHODS], "and nothing stays behind"
+    monkeypatch.setattr("sys.argv", ["bench_loop.py", "--batches", "99"])
+    with pytest.raises(SystemExit, match="expected batches up to"):
+        bench.main()
 
 
 @pytest.mark.slow

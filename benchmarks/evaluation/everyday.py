@@ -58,12 +58,28 @@ def gather(folder: Path) -> dict[str, Any]:
 
 
 def joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells of both; where both have one, the later."""
-    for said in ("judge", "given"):
+    """The cells of both; where both have one, the later, which must know as much as the other."""
+    for said, option in (("judge", "--model"), ("given", "--given")):
         if before[said] and now[said] and before[said] != now[said]:
-            raise SystemExit(f"expected perplexity by {before[said]!r}, as in --onto, got {now[said]!r}; read it so")
+            raise SystemExit(
+                f"expected perplexity by {before[said]!r}, as in --onto, got {now[said]!r}; "
+                f"run caw evaluate perplexity with {option} {before[said]}, or leave --onto out"
+            )
+    for name in before["cells"].keys() & now["cells"].keys():
+        old, new = (_known(found["cells"][name]) for found in (before, now))
+        if missing := sorted(old - new):
+            raise SystemExit(
+                f"expected {name} with all that --onto has of it, found no {', '.join(missing)}; "
+                f"make that, or gather a folder without this cell"
+            )
     said = {name: now[name] or before[name] for name in ("judge", "given")}
     return {**said, **{name: {**before[name], **now[name]} for name in ("runs", "cells")}}
+
+
+def _known(cell: Mapping[str, Any]) -> set[str]:
+    """What there is of a cell: its texts, attacks, and perplexities."""
+    found = {f"text {number}" for number in cell["ids"]} | {f"attack {name}" for name in cell["p"]}
+    return found | ({"perplexity"} if any(value is not None for value in cell["perplexity"]) else set())
 
 
 def _cell(

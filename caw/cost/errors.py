@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-MOST = 160  # of what the error says; the rest is in the log
+MOST = 160  # characters of it: a line of a table; who needs more runs the case by itself
 
 
 def in_a_line(error: Exception) -> str:
     """Its kind and the beginning of its first line."""
-    said = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {said[0][:MOST]}"
+    said = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {said.strip()[:MOST]}"

@@ -75,7 +75,7 @@ class Stop(Law):
         return 1.0
 
     def factor(self, standing: Standing) -> torch.Tensor:
-        return (~standing.found).float()
+        return (standing.z < standing.needed).float()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from caw.cost.errors import MOST, in_a_line
     "error, said",
     [
         (ValueError("expected 3, got 4\nand much more"), "ValueError: expected 3, got 4"),
+        (RuntimeError("\n  CUDA error\nat line 3"), "RuntimeError: CUDA error"),
         (MemoryError(), "MemoryError: "),
         (RuntimeError("a" * 500), "RuntimeError: " + "a" * MOST),
     ],

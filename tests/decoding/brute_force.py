@@ -55,7 +55,7 @@ class BruteForce:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    factor: float = 1.0  # of the policy's strengths
+    row_factor: float = 1.0  # of the policy's strengths
     _rows: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class BruteForce:
         scores = warped + self._noise(prompt, len(new), occurrence, plain.shape[0]) if self.do_sample else warped
         original = int(scores.argmax())  # the first of equal ones
         capacity = self._capacity(prompt + new, original)
-        strength = self.factor * self._strength(plain, capacity)
+        strength = self.row_factor * self._strength(plain, capacity)
         choose = self._choice(scores.numpy(), warped.numpy(), new, original)
         if not self.mark_eos and {choose(s)[0] for s in self._strengths()} & set(self.eos):
             choose = lambda s: (original, math.inf)  # noqa: E731
@@ -157,7 +157,7 @@ class BruteForce:
                 * self.watermark.top_k
                 * (4 if self.watermark.strength == "top_k" else 100)
             )
-        return (self.factor * np.linspace(0, self.policy.max_strength, steps + 1)).tolist()
+        return (self.row_factor * np.linspace(0, self.policy.max_strength, steps + 1)).tolist()
 
     def _threshold_margin(self, logits: torch.Tensor) -> float:
         if isinstance(self.policy, EntropyThreshold):

@@ -45,7 +45,7 @@ def references_for(model: Any, rows: list[RowSettings], watermark: Any, policy: 
     for row in rows:
         own = watermark if row.key is None else dataclasses.replace(watermark, key=row.key)
         sampling = {name: getattr(row, name) for name in ("do_sample", "temperature", "top_k", "top_p", "seed")}
-        found.append(BruteForce(model, own, policy, eos=eos, factor=row.strength_factor, **sampling))
+        found.append(BruteForce(model, own, policy, eos=eos, row_factor=row.strength_factor, **sampling))
     return found
 
 

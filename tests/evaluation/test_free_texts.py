@@ -175,12 +175,28 @@ def test_rounding_carries_no_p_value_over_the_level(monkeypatch: pytest.MonkeyPa
 def test_cells_of_a_published_file_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS / "evaluation"))
     everyday = importlib.import_module("everyday")
-    before = {"judge": "", "given": "", "runs": {"a": 1}, "cells": {"one": 1, "two": 2}}
-    now = {"judge": "reader", "given": "prompt", "runs": {"b": 2}, "cells": {"two": 3, "three": 4}}
+
+    def cell(texts: int, *attacks: str, read: float | None = 2.0) -> dict[str, Any]:
+        return {"ids": [*range(texts)], "p": dict.fromkeys(("none", *attacks)), "perplexity": [read] * texts}
+
+    before = {"judge": "", "given": "", "runs": {"a": 1}, "cells": {"one": cell(2), "two": cell(2, read=None)}}
+    now = {
+        "judge": "reader",
+        "given": "prompt",
+        "runs": {"b": 2},
+        "cells": {"two": cell(3, "word-d"), "three": cell(1)},
+    }
     found = everyday.joined(before, now)
-    assert found == {**now, "runs": {"a": 1, "b": 2}, "cells": {"one": 1, "two": 3, "three": 4}}
+    assert found == {**now, "runs": {"a": 1, "b": 2}, "cells": {"one": cell(2), **now["cells"]}}
     with pytest.raises(SystemExit, match="expected perplexity by 'reader', as in --onto, got 'other'"):
         everyday.joined(found, {**now, "judge": "other"})
+    for worse, what in (
+        (cell(2, "word-d"), "text 2"),
+        (cell(3), "attack word-d"),
+        (cell(3, "word-d", read=None), "perplexity"),
+    ):
+        with pytest.raises(SystemExit, match=f"expected two with all that --onto has of it, found no {what}"):
+            everyday.joined(found, {**now, "cells": {"two": worse}})
 
 
 def test_everyday_prompts() -> None:
@@ -197,7 +213,9 @@ def test_everyday_configs_differ_in_the_model_alone() -> None:
     for path in sorted((BENCHMARKS / "evaluation").glob("everyday-*.yaml")):
         config = read_config(path)
         [model] = config.models
-        plans = config.plan()
+        plans = [
+            plan for plan in config.plan() if plan.policy != "found-self"
+        ]  # only the demo model has such an evaluator
         assert len(plans) == 42 and plans[0].name == f"{model}.greedy-300.none"
         settings = [config.settings(plan) for plan in plans]
         assert {(s.max_new_tokens, s.do_sample) for s in settings} == {

@@ -54,7 +54,7 @@ class Drafter(Protocol):
     One whose guesses take time says how much: an attribute `cost`, what a token takes as a share of a forward. It is
     then asked for no more tokens than pay, and only behind the original token. One that knows how often its guesses are
     right says so by trust: an attribute `expected`, a dict of shares. One that reads the prompt at that cost has a true
-    attribute `reads`, and is not asked at all for texts too short to be worth it.
+    attribute `reads`, and is not asked at all where too few new tokens are allowed to be worth it.
     """
 
     def follow(self, prompt: Sequence[int]) -> Follower:

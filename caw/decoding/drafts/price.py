@@ -33,19 +33,27 @@ class RowPrice:
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._decided: deque[tuple[int, int, float]] = deque(maxlen=KEPT)  # step, texts, seconds
-        self._known, self._since, self._step = (ROW, DECISION, 0.0), OFTEN, 0
+        self._known, self._since = (ROW, DECISION, 0.0), OFTEN
+        self.count = 0  # steps so far
+        self._guesses: WeakKeyDictionary[Any, GuessPrice] = WeakKeyDictionary()
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step that made a forward of so many rows, and decided what it would without drafts, took so long."""
         self._seen.append((rows, seconds))
         self._since += 1
-        self._step += 1
-        while self._decided and self._decided[0][0] <= self._step - KEPT:
+        self.count += 1
+        while self._decided and self._decided[0][0] <= self.count - KEPT:
             self._decided.popleft()  # a price that ends all drafts is never seen again
 
     def decided(self, texts: int, seconds: float) -> None:
         """Deciding behind a draft of each of so many texts, or seeing that it is wrong, took so long."""
-        self._decided.append((self._step, texts, seconds))
+        self._decided.append((self.count, texts, seconds))
+
+    def guesses_of(self, small: Any, said: float) -> GuessPrice:
+        """What is known of a small model's guesses for this model so far."""
+        if small not in self._guesses:
+            self._guesses[small] = GuessPrice(said, self)
+        return self._guesses[small]
 
     @property
     def share(self) -> float:
@@ -94,27 +102,25 @@ class GuessPrice:
     """What guessing a token takes, as a share of a step: what the drafter says of itself, and what it is seen to take.
 
     A drafter that looks ahead itself takes a multiple of what its size says, and how much depends on the machine.
+    said: the share. price: of the large model's steps. What is `KEPT` steps old is forgotten, so that a drafter that
+    rests is tried again.
     """
 
-    def __init__(self, said: float) -> None:
-        self.said, self._seen, self._rested = said, deque[float](maxlen=KEPT), 0
+    def __init__(self, said: float, price: RowPrice) -> None:
+        self.said, self.price = said, price
+        self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)  # step, seconds a token
 
     def saw(self, tokens: int, seconds: float) -> None:
         """So many tokens were guessed in one go."""
-        self._seen.append(seconds / tokens)
-        self._rested = 0
+        self._seen.append((self.price.count, seconds / tokens))
 
-    def rested(self) -> None:
-        """Nothing was guessed as it does not pay: after a while that is tried again."""
-        self._rested += 1
-        if self._rested >= KEPT:
-            self._seen.clear()
-
-    def share(self, step: float) -> float:
-        """step: seconds of a step of one row, 0 = unknown."""
-        if not self._seen or step <= 0:
+    @property
+    def share(self) -> float:
+        while self._seen and self._seen[0][0] <= self.price.count - KEPT:
+            self._seen.popleft()
+        if not self.said or not self._seen or self.price.step <= 0:
             return self.said
-        found = median(self._seen) / step
+        found = median(seconds for _, seconds in self._seen) / self.price.step
         return (self.said * GUESSES + found * len(self._seen)) / (GUESSES + len(self._seen))
 
 

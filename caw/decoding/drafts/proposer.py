@@ -30,7 +30,8 @@ class Proposer:
     ) -> None:
         self.drafter, self.width, self.vocab_size = drafter, width, vocab_size
         self.looks_ahead, self.beside = looks_ahead, beside
-        self.costly, self.reads = getattr(drafter, "cost", 0.0) > 0, getattr(drafter, "reads", False)
+        self.costly = getattr(drafter, "cost", 0.0) > 0
+        self.reads = self.costly and getattr(drafter, "reads", False)
         self._followed: WeakKeyDictionary[ActiveSequence, tuple[Follower, list[int]]] = WeakKeyDictionary()
 
     def chain(
@@ -53,10 +54,11 @@ class Proposer:
             most = min(most, self.width.of(0, batch, saves))
         if most < 1 or not candidates:
             return Chain(), 0
-        new, prompt = sequence not in self._followed, len(sequence.request.ids)
-        if new and self.reads and not self.width.worth_reading(prompt, left, batch, saves):
-            return Chain(), 0
-        follower = self._follower(sequence)
+        if self.reads and sequence not in self._followed:
+            unread = len(sequence.request.ids) + len(sequence.tokens)
+            if not self.width.worth_reading(unread, left, batch, saves):
+                return Chain(), 0
+        follower, behind = self._follower(sequence)
         start = time.thread_time()
         if choose is not None and isinstance(follower, Foreseer):
             root, guess = follower.among(candidates, most, choose)
@@ -64,11 +66,13 @@ class Proposer:
             guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
             root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
             guess = guesses[root]
-        if self.costly and not new and guess.tokens:  # the first time it reads the prompt as well
+        if self.costly and guess.tokens and behind <= self.width.most + 1:  # else it reads what it has missed as well
             self.width.guessed(len(guess.tokens), time.thread_time() - start)
         if not guess.tokens or not 0 <= root < len(candidates):
             return Chain(), 0
-        return self._cut(root, guess, min(most, self.width.of(guess.trust, batch, saves))), guess.trust
+        if not self.costly:  # what it cost to guess is spent
+            most = min(most, self.width.of(guess.trust, batch, saves))
+        return self._cut(root, guess, most), guess.trust
 
     def saw(self, trust: int, drafted: int, accepted: int) -> None:
         self.width.saw(trust, drafted, accepted)
@@ -78,13 +82,17 @@ class Proposer:
         if self._followed.pop(sequence, None) is not None:
             self.drafter.learn(sequence.tokens)
 
-    def _follower(self, sequence: ActiveSequence) -> Follower:
-        if sequence not in self._followed:
+    def _follower(self, sequence: ActiveSequence) -> tuple[Follower, float]:
+        """What follows the text, told of its new tokens, and how many those are; a new one has the prompt to read."""
+        behind = math.inf
+        if sequence in self._followed:
+            behind = len(sequence.tokens) - self._followed[sequence][1][0]
+        else:
             self._followed[sequence] = self._follow(sequence.request), [0]
         follower, seen = self._followed[sequence]
         follower.extend(sequence.tokens[seen[0] :])
         seen[0] = len(sequence.tokens)
-        return follower
+        return follower, behind
 
     def _follow(self, request: Request) -> Follower:
         if isinstance(self.drafter, RowDrafter):

@@ -59,14 +59,15 @@ class Paying(Width):
     Each token of a guess is taken to be right with the same chance, that of its trust. A draft of d tokens then gives
     p + p^2 + … + p^d more tokens, for d rows and 1 + p + … + p^(d-1) decisions.
 
-    price: of rows and decisions. guess: what guessing a token costs besides, as a share of a step, until that is
-    measured; 0 = nothing. expected: shares of right guesses by trust, to begin with.
+    price: of rows and decisions. guess: what guessing a token costs besides; None = nothing. expected: shares of right
+    guesses by trust, to begin with.
     """
 
     def __init__(
-        self, most: int, price: RowPrice, guess: float = 0.0, expected: Mapping[int, float] | None = None
+        self, most: int, price: RowPrice, guess: GuessPrice | None = None, expected: Mapping[int, float] | None = None
     ) -> None:
-        self.most, self.price, self.guess, self.expected = most, price, GuessPrice(guess), expected or {}
+        self.most, self.price, self.expected = most, price, expected or {}
+        self.guess = guess or GuessPrice(0.0, price)
         self._right: dict[int, float] = {}
         self._tried: dict[int, float] = {}
 
@@ -79,7 +80,6 @@ class Paying(Width):
         number = self._best(trust, batch, saves)[0]
         if not number:
             self._fade(trust, REST)
-            self.guess.rested()
         return number
 
     def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
@@ -94,9 +94,8 @@ class Paying(Width):
     def _best(self, trust: int, batch: int, saves: float | None) -> tuple[int, float]:
         """(how many tokens pay best, the speed that they promise); 0 and 1 where none do."""
         share, row = self.share(trust), self.price.share
-        guess = self.guess.share(self.price.step) if self.guess.said else 0.0
         part = self._part(batch, saves)
-        price, decision = (row + guess) * part, self.price.decision * part
+        price, decision = (row + self.guess.share) * part, self.price.decision * part
         best, number, decided, expected = WORTH, 0, 0.0, 1.0
         for count in range(1, self.most + 1):
             decided, expected = expected, expected + share**count

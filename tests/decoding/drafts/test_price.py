@@ -109,15 +109,27 @@ def test_one_for_each_model() -> None:
 
 
 def test_a_guess_is_measured() -> None:
-    """What the drafter says counts as two guesses; a slow one among many does not count; rests let it be forgotten."""
-    price = GuessPrice(0.3)
-    assert price.share(0.1) == 0.3
-    for seconds in (0.2, 9.0, *[0.2] * 10):
+    """What the drafter says counts as two guesses; a slow one among many does not count; old ones are forgotten."""
+    steps = RowPrice()
+    price = GuessPrice(0.3, steps)
+    price.saw(2, 0.2)
+    assert price.share == 0.3, "as long as nothing is known of steps"
+    for _ in range(OFTEN):
+        steps.saw(1, 0.1)
+    for seconds in (9.0, *[0.2] * 10):
         price.saw(2, seconds)
-    assert price.share(0.1) == pytest.approx((2 * 0.3 + 12 * 1.0) / 14) and price.share(0) == 0.3
+    assert price.share == pytest.approx((2 * 0.3 + 12 * 1.0) / 14)
     for _ in range(KEPT):
-        price.rested()
-    assert price.share(0.1) == 0.3
+        steps.saw(1, 0.1)
+    assert price.share == 0.3
+
+
+def test_guesses_of_each_small_model_are_known_to_later_calls() -> None:
+    class Model:
+        pass
+
+    price, one, other = RowPrice(), Model(), Model()
+    assert price.guesses_of(one, 0.3) is price.guesses_of(one, 0.3) is not price.guesses_of(other, 0.3)
 
 
 def test_seconds_of_a_step() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from caw.decoding.drafts.drafter import Guess
 from caw.decoding.drafts.ngrams import TRUST, TRUST_REPLACED, NgramDrafter
-from caw.decoding.drafts.price import RowPrice
+from caw.decoding.drafts.price import GuessPrice, RowPrice
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.drafts.width import Always, Paying, Width
 
@@ -37,8 +39,8 @@ class Text(SimpleNamespace):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-def text(ids: list[int]) -> Any:
-    return Text(request=SimpleNamespace(ids=ids, budget=50), tokens=[])
+def text(ids: list[int], budget: int = 50) -> Any:
+    return Text(request=SimpleNamespace(ids=ids, budget=budget), tokens=[])
 
 
 def chosen(guesses: dict[int, Guess], width: Width) -> tuple[int, list[int], int]:
@@ -106,32 +108,84 @@ def test_a_copy_before_a_single_matching_token(always: bool) -> None:
     assert (chain.root, chain.tokens[0], trust) == (1, 8, TRUST_REPLACED) and TRUST[1] < TRUST_REPLACED
 
 
-def test_guesses_that_cost_are_timed_but_for_the_first() -> None:
-    """The first one of a text reads its prompt as well."""
-    told: list[int] = []
+class Costly(Fixed):
+    cost = 0.3
+
+
+def test_guesses_that_cost_are_timed_where_little_is_read_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first one of a text, which reads the prompt, nor one that catches up with many tokens."""
+    told: list[tuple[int, float]] = []
 
     class Told(Always):
         def guessed(self, tokens: int, seconds: float) -> None:
-            assert seconds >= 0
-            told.append(tokens)
+            told.append((tokens, seconds))
 
-    class Costly(Fixed):
-        cost = 0.2
-
+    looks = itertools.count()
+    monkeypatch.setattr("caw.decoding.drafts.proposer.time.thread_time", lambda: 0.25 * next(looks))
     for drafter in (Costly({1: Guess([2, 3])}), Fixed({1: Guess([2, 3])})):
         proposer, one = Proposer(drafter, Told(4), 100), text([9])
-        for _ in range(3):
+        for new in (0, 5, 6, 0):
+            one.tokens.extend([4] * new)
             assert proposer.chain(one, [1], 1)[0].tokens
-    assert told == [2, 2]
+    assert told == [(2, 0.25), (2, 0.25)]
+
+
+class Slow(Costly):
+    """Takes .03 s a token, in the first 20 steps .4, and .005 for each that it has missed."""
+
+    now, step, missed = 0.0, 0, 0
+
+    def extend(self, tokens: Any) -> None:
+        self.missed += len(tokens)
+
+    def after(self, token: int, most: int) -> Guess:
+        self.now += most * (0.4 if self.step < 20 else 0.03) + 0.005 * self.missed
+        self.missed = 0
+        return Guess([2] * most)
+
+
+@pytest.mark.parametrize("right", [0.7, 0.9])
+def test_a_drafter_that_was_slow_for_a_while_comes_back(right: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside steps of .1 s."""
+    price, draw, drafter = RowPrice(), random.Random(3), Slow({})
+    monkeypatch.setattr("caw.decoding.drafts.proposer.time.thread_time", lambda: drafter.now)
+    width = Paying(5, price, GuessPrice(0.3, price), expected={0: right})
+    proposer, one, drafted = Proposer(drafter, width, 100), text([9], budget=4000), []
+    for drafter.step in range(700):
+        chain, trust = proposer.chain(one, [1], 1)
+        drafted.append(len(chain.tokens))
+        accepted = next((n for n in range(drafted[-1]) if draw.random() > right), drafted[-1])
+        if chain.tokens:
+            width.saw(trust, drafted[-1], accepted)
+        price.saw(1 + drafted[-1], 0.1 * (1 + 0.02 * drafted[-1]))
+        one.tokens.extend([4] * (1 + accepted))
+    assert drafted[0] and not any(drafted[15:60]), "it rests"
+    assert sum(map(bool, drafted[200:])) > 400, "and comes back"
+
+
+def test_what_a_guess_cost_is_spent() -> None:
+    """How far a costly guess is followed was settled before it was made."""
+
+    class Fickle(Always):
+        asked = 0
+
+        def of(self, trust: int, batch: int, saves: float | None = None) -> int:
+            self.asked += 1
+            return 2 if self.asked == 1 else 0
+
+    assert len(Proposer(Costly({1: Guess([2, 3, 4])}), Fickle(4), 100).chain(text([9]), [1], 1)[0].tokens) == 2
 
 
 @pytest.mark.parametrize("reads, worth", [(True, False), (True, True), (False, False)])
 def test_a_prompt_is_read_where_it_pays(reads: bool, worth: bool) -> None:
     class Choosy(Always):
         def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
+            assert (prompt, remaining) == (3, 8)
             return worth
 
-    drafter = Fixed({1: Guess([2, 3])})
+    drafter = Costly({1: Guess([2, 3])})
     drafter.reads = reads  # type: ignore[attr-defined]
-    chain, _ = Proposer(drafter, Choosy(4), 100).chain(text([9]), [1], 1)
+    one = text([9], budget=10)
+    one.tokens.extend([4, 4])
+    chain, _ = Proposer(drafter, Choosy(4), 100).chain(one, [1], 1)
     assert bool(chain.tokens) == (worth or not reads)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from caw.decoding.drafts.price import DECISION, ROW, RowPrice
+from caw.decoding.drafts.price import DECISION, KEPT, ROW, GuessPrice, RowPrice
 from caw.decoding.drafts.width import Always, Paying
 
 
@@ -91,18 +91,21 @@ def test_costly_rows_and_guesses_are_carried_less() -> None:
         dear.saw(1 + rows % 9, 1 + 0.15 * (rows % 9))
     assert dear.share == pytest.approx(0.15, abs=0.01)
     cheap = Paying(10, RowPrice())
-    assert Paying(10, dear).of(1, 1) < cheap.of(1, 1) > Paying(10, RowPrice(), guess=0.1).of(1, 1)
+    assert Paying(10, dear).of(1, 1) < cheap.of(1, 1) > Paying(10, RowPrice(), GuessPrice(0.1, RowPrice())).of(1, 1)
 
 
 def test_a_drafter_that_takes_longer_than_it_says_is_asked_for_less() -> None:
     price = RowPrice()
     for _ in range(20):
         price.saw(1, 0.01)
-    width = Paying(5, price, guess=0.1, expected={0: 0.6})
+    width = Paying(5, price, GuessPrice(0.1, price), expected={0: 0.6})
     before = width.of(0, 1)
     for _ in range(20):
         width.guessed(1, 0.02)
     assert before > 0 == width.of(0, 1)
+    for _ in range(KEPT):
+        price.saw(1, 0.01)
+    assert width.of(0, 1) > 0, "it is tried again"
     free = Paying(5, price, expected={0: 0.6})
     free.guessed(1, 0.02)
     assert free.of(0, 1) >= before, "one that says nothing of its cost is not timed"
@@ -113,8 +116,10 @@ def test_a_long_prompt_is_not_read_for_a_short_text() -> None:
     price = RowPrice()
     for rows in (1, 2, 5, 9, 13) * 20:
         price.saw(rows, 0.03 * (1 + 0.1 * (rows - 1)))
-    width = Paying(5, price, guess=1 / 3, expected={0: 0.9})
+    width = Paying(5, price, GuessPrice(1 / 3, price), expected={0: 0.9})
     assert width.worth_reading(300, 400, 1) and not width.worth_reading(300, 20, 1)
     assert width.worth_reading(10, 20, 1)
-    assert not Paying(5, price, guess=1 / 3, expected={0: 0.05}).worth_reading(1, 400, 1), "guesses that do not pay"
+    assert not Paying(5, price, GuessPrice(1 / 3, price), expected={0: 0.05}).worth_reading(1, 400, 1), (
+        "guesses that do not pay"
+    )
     assert Always(3).worth_reading(10**6, 1, 8)
