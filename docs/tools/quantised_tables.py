@@ -38,11 +38,12 @@ def quantised(instructions: str) -> str:
             step = middle(row["seconds"])
             lines.append((
                 MODELS[about["model"]], about["prefix"], row["batch"], SIDES.get(row["side"], row["side"]),
+                f"{row['rows']:.2f}" if row.get("rows", 1) != 1 else "",
                 f"{step * 1e3:.1f}", "1" if row["side"] == "llama.cpp" else f"{half:.2f} ({low:.2f} - {high:.2f})",
                 f"{run['floor'] / step:.2f}",
             ))  # fmt: skip
     commands = "\n".join(run["command"] for run in _runs(instructions))
-    header = ("model", "prompt", "batch", "side", "ms a step", "llama.cpp's time over it (quartiles)",
+    header = ("model", "prompt", "batch", "side", "rows", "ms a step", "llama.cpp's time over it (quartiles)",
               "of the floor's speed")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('quantised.json')} The commands:\n\n```bash\n{commands}\n```"
 
