@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from loading_tables import loading, prefill
 from quantised_tables import quantised, quantised_marks
 from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
+from scipy import stats
 from swap_tables import swaps
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
@@ -182,20 +184,18 @@ def model_weights() -> str:
 
 
 def model_weights_null() -> str:
-    """False alarms of weights from a model, over all keys, and the least and greatest share of one key."""
+    """False alarms of weights from a model: the mean over keys, its interval, and the least and greatest of a key."""
     found = read_result("model_weights_null.json")
-    cases: dict[Any, list[Any]] = {(r["arm"], r["reader"], r["fpr"]): [] for r in found["rows"]}
-    for row in found["rows"]:
-        cases[row["arm"], row["reader"], row["fpr"]].append(row)
     lines = []
-    for (arm, reader, level), of in cases.items():
-        [pooled] = [r for r in of if r["key"] == "all keys"]
-        each = [r["rate"] for r in of if r is not pooled]
+    for row in found["rows"]:
+        rates = np.array(row["rates"])
+        mean, half = rates.mean(), stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / len(rates) ** 0.5
         lines.append((
-            arm, READERS[reader], f"{level:g}", pooled["texts"],
-            f"{pooled['rate']:.4f} ({pooled['low']:.4f} - {pooled['high']:.4f})", f"{min(each):.4f} - {max(each):.4f}",
+            row["arm"], READERS[row["reader"]], f"{row['fpr']:g}", f"{row['texts']} x {len(rates)}",
+            f"{mean:.4f} ({max(mean - half, 0):.4f} - {mean + half:.4f})", f"{rates.min():.3f} - {rates.max():.3f}",
         ))  # fmt: skip
-    header = ("weights for", "weights from", "level", "tests", "false alarms (95 % interval)", "of one key")
+    header = ("weights for", "weights from", "level", "texts x keys", "false alarms (95 % interval, by key)",
+              "least and greatest of a key")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('model_weights_null.json')}"
 
 

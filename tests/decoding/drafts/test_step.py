@@ -11,8 +11,8 @@ import pytest
 import torch
 from decoding.architectures import CONFIGS, EOS, POSITIONS, VOCAB, build, policy_of, prompt, tokenizer
 from decoding.drafts.guessing import MISTAKES, Knowing
-from decoding.mixing import FOREIGN, PROMPTS, ROWS, rows_for, texts
-from decoding.running import Run, run
+from decoding.mixing import FOREIGN, PROMPTS, ROWS, references_for, rows_for, texts
+from decoding.running import Run, run, same_texts
 from decoding.test_step import POLICIES, WATERMARKS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from pairwise import pairwise
 
 import caw
 from caw import ops
+from caw.decoding.draftable import exact_rows
 from caw.decoding.drafts.drafter import Guess
 from caw.decoding.drafts.lead import saved_by_each
 from caw.decoding.drafts.price import RowPrice
@@ -44,15 +45,23 @@ def decoded(model: Any, watermark: Any, policy: Any, rows: Any, batch: int = 3, 
 def same(
     model: Any, watermark: Any, policy: Any, mistakes: list[str], batch: int = 3, rows: Any = ROWS, **options: Any
 ) -> Run:
-    """Decode with drafts and compare with decoding without them, token by token; returns the run with them."""
+    """Decode with drafts and compare with decoding without them, token by token; returns the run with them.
+
+    Where a model's rows depend on what stands beside them, a near tie may fall otherwise, and the text is another from
+    there on.
+    """
     plain = decoded(model, watermark, policy, rows, batch, **options)
     rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
     originals = [[candidates[0] for candidates in trace.candidates] for trace in plain.traces]
     drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes, originals)
     done = decoded(model, watermark, policy, rows, batch, speculate=drafter, **options)
-    assert texts(done) == texts(plain)
+    if exact_rows(model):
+        assert texts(done) == texts(plain)
+    else:
+        same_texts(done, plain, references_for(model, rows, watermark, policy, (EOS,)), prompts)
     assert all(trace.drafts.why_not == "" for trace in done.traces)
-    for ours, theirs in zip(done.traces, plain.traces, strict=True):
+    pairs = zip(done.traces, plain.traces, done.tokens, plain.tokens, strict=True)
+    for ours, theirs in [(ours, theirs) for ours, theirs, *tokens in pairs if tokens[0] == tokens[1]]:
         assert (ours.candidates, ours.choice) == (theirs.candidates, theirs.choice)
         for name in ("strength", "capacity"):
             found, expected = (torch.tensor(getattr(trace, name)) for trace in (ours, theirs))
