@@ -20,7 +20,7 @@ COMMANDS = {
         "python benchmarks/evaluation/own_weights.py runs/qwen05target --practice runs/qwen05practice"
     ),
     "row_invariance.json": "python benchmarks/bench_row_invariance.py --rounds 5",
-    "loop.json": "python benchmarks/bench_loop.py --rounds 9",
+    "loop.json": "python benchmarks/bench_loop.py --tokens 48",
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
     **{
         f"evaluation_{run}/results.json": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
