@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from result_files import as_table, middle, read_result, source
@@ -19,18 +18,18 @@ MODELS = {
 MARKED = {"kgw+caw": "plain", "fast kgw+caw": "fast", "bfloat16 kgw+caw": "bfloat16"}  # and the same without a mark
 
 
-def _runs(instructions: str) -> Iterator[dict[str, Any]]:
+def _runs(instructions: str) -> list[dict[str, Any]]:
     """Those on a processor whose best instructions are these."""
     found = [run for run in read_result("quantised.json")["runs"] if run["processor"].split()[-1] == instructions]
     if not found:
         raise KeyError(f"no run on a processor with {instructions}")
-    yield from found
+    return found
 
 
 def quantised(instructions: str) -> str:
     """Time of a step from blocks beside llama.cpp's."""
-    lines = []
-    for run in _runs(instructions):
+    lines, runs = [], _runs(instructions)
+    for run in runs:
         about = run["arguments"]
         for row in run["rows"]:
             ratios = sorted(row["ratios"])
@@ -42,7 +41,7 @@ def quantised(instructions: str) -> str:
                 f"{step * 1e3:.1f}", "1" if row["side"] == "llama.cpp" else f"{half:.2f} ({low:.2f} - {high:.2f})",
                 f"{run['floor'] / step:.2f}",
             ))  # fmt: skip
-    commands = "\n".join(run["command"] for run in _runs(instructions))
+    commands = "\n".join(run["command"] for run in runs)
     header = ("model", "prompt", "batch", "side", "rows", "ms a step", "llama.cpp's time over it (quartiles)",
               "of the floor's speed")  # fmt: skip
     return f"{as_table(header, lines)}\n\n{source('quantised.json')} The commands:\n\n```bash\n{commands}\n```"
