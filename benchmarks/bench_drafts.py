@@ -29,7 +29,7 @@ import torch
 from draft_prompts import prompts
 
 import caw
-from caw.cost.machine import about, processor
+from caw.cost.machine import about, best_instructions, processor
 from caw.decoding.drafts.ngrams import NgramDrafter
 from caw.decoding.drafts.small_model import ModelDrafter, share_of
 
@@ -229,7 +229,7 @@ def main() -> None:
                 break
     names = {"model": Path(args.model).name, "drafter": Path(args.drafter).name if args.drafter else None}
     own_row = {**names, "dtype": str(model.dtype).removeprefix("torch."), "weights": args.weights, "batch": args.batch}
-    ran_on = {"instructions": best_instructions()}
+    ran_on = {"instructions": best_instructions(processor())}
     rows = [{**own_row, **row, **ran_on} for row in rows_of(kept)]
     for row in rows:
         print(*(f"{key}={value}" for key, value in row.items()))
@@ -239,7 +239,7 @@ def main() -> None:
 
 def kept_in(args: argparse.Namespace) -> Measured:
     """What was measured before with the same arguments; begins the file where there is none."""
-    asked = {**{name: str(getattr(args, name)) for name in LASTING}, "instructions": best_instructions()}
+    asked = {**{name: str(getattr(args, name)) for name in LASTING}, "instructions": best_instructions(processor())}
     if not args.raw.exists():
         args.raw.write_text(json.dumps({"what": "arguments", "figures": asked}) + "\n")
     kept = {line["what"]: line["figures"] for line in map(json.loads, args.raw.open())}
@@ -251,11 +251,6 @@ def kept_in(args: argparse.Namespace) -> Measured:
     return kept
 
 
-def best_instructions() -> str:
-    """Of those that this library uses."""
-    return processor().split()[-1]
-
-
 def write(args: argparse.Namespace, own: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     left_out = ("gsm8k", "raw", "json", "minutes", "kinds")
     said = [f"--{name} {value}" for name, value in vars(args).items() if value and name not in left_out]
@@ -265,7 +260,7 @@ def write(args: argparse.Namespace, own: dict[str, Any], rows: list[dict[str, An
     said += ["--kinds", *map(shlex.quote, kinds)] if kinds else []
     found = json.loads(args.json.read_text()) if args.json.exists() else {"rows": [], "commands": {}}
     command = f"python benchmarks/bench_drafts.py {' '.join(said)} --raw FILE --json FILE"
-    found["processors"] = {**found.get("processors", {}), best_instructions(): processor()}
+    found["processors"] = {**found.get("processors", {}), best_instructions(processor()): processor()}
     found["commands"][" ".join(str(value) for value in (*own.values(), *kinds) if value)] = command
     found |= {"rows": merged(found["rows"], rows), "threads": 1, "clock": "thread_time", "machine": about()}
     args.json.write_text(json.dumps(found, separators=(",", ":")) + "\n")

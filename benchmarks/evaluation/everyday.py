@@ -187,10 +187,15 @@ def _over(
     kept = np.array([(a, b) for a, b in pairs if a is not None and b is not None], dtype=np.float64).reshape(-1, 2)
     if len(kept) < 2:
         return None
-    difference = scale(kept[:, 0]) - scale(kept[:, 1])
-    half = stats.t.ppf(0.975, len(kept) - 1) * difference.std(ddof=1) / len(kept) ** 0.5
-    mean = difference.mean()
-    return float(back(mean)), float(back(mean - half)), float(back(mean + half))
+    mean, low, high = mean_interval(scale(kept[:, 0]) - scale(kept[:, 1]))
+    return float(back(mean)), float(back(low)), float(back(high))
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """(mean, low, high): the mean of two or more independent numbers and its 95 % interval by Student's t."""
+    mean, count = float(values.mean()), len(values)
+    half = float(stats.t.ppf(0.975, count - 1) * values.std(ddof=1) / count**0.5)
+    return mean, mean - half, mean + half
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -56,6 +56,11 @@ def processor() -> str:
     return " ".join([name[1].strip() if name else platform.machine(), *known])
 
 
+def best_instructions(name: str) -> str:
+    """The last of the vector extensions that `processor` named; the end of the CPU's name where it named none."""
+    return name.split()[-1]
+
+
 def commit() -> str:
     """The checkout's commit, with a + where files were changed; "" outside a checkout."""
     folder = Path(__file__).resolve().parents[2]

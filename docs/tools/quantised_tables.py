@@ -6,6 +6,8 @@ from typing import Any
 
 from result_files import as_table, middle, read_result, source
 
+from caw.cost.machine import best_instructions
+
 SIDES = {
     "plain": "this library", "kgw+caw": "with KGW under CAW", "fast": "fast products",
     "fast kgw+caw": "fast products with KGW under CAW", "bfloat16 kgw+caw": "bfloat16 with KGW under CAW",
@@ -20,7 +22,8 @@ MARKED = {"kgw+caw": "plain", "fast kgw+caw": "fast", "bfloat16 kgw+caw": "bfloa
 
 def _runs(instructions: str) -> list[dict[str, Any]]:
     """Those on a processor whose best instructions are these."""
-    found = [run for run in read_result("quantised.json")["runs"] if run["processor"].split()[-1] == instructions]
+    runs = read_result("quantised.json")["runs"]
+    found = [run for run in runs if best_instructions(run["processor"]) == instructions]
     if not found:
         raise KeyError(f"no run on a processor with {instructions}")
     return found

@@ -17,7 +17,6 @@ from loading_tables import loading, prefill
 from quantised_tables import quantised, quantised_marks
 from result_files import RESULTS, ROOT, as_table, middle, read_result, share, source
 from run_tables import accuracy, cost, drawn, equal_detection, own_weights, summary
-from scipy import stats
 from swap_tables import swaps
 
 WEIGHTS = ROOT / "caw" / "evaluator" / "weights"
@@ -189,10 +188,10 @@ def model_weights_null() -> str:
     lines = []
     for row in found["rows"]:
         rates = np.array(row["rates"])
-        mean, half = rates.mean(), stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / len(rates) ** 0.5
+        mean, low, high = everyday_texts.mean_interval(rates)
         lines.append((
             row["arm"], READERS[row["reader"]], f"{row['fpr']:g}", f"{row['texts']} x {len(rates)}",
-            f"{mean:.4f} ({max(mean - half, 0):.4f} - {mean + half:.4f})", f"{rates.min():.3f} - {rates.max():.3f}",
+            f"{mean:.4f} ({max(low, 0):.4f} - {high:.4f})", f"{rates.min():.3f} - {rates.max():.3f}",
         ))  # fmt: skip
     header = ("weights for", "weights from", "level", "texts x keys", "false alarms (95 % interval, by key)",
               "least and greatest of a key")  # fmt: skip

@@ -22,6 +22,31 @@ GUESSES = 2.0  # how many measured guesses what a drafter says of itself counts 
 OFTEN = 8  # steps after which prices are worked out again
 
 
+class Recent:
+    """What something took in the last `KEPT` steps, mixed with a share of a step that is taken to begin with.
+
+    A price that ends all drafts would never be seen again, so what is older is forgotten. weight: what the share counts
+    as.
+    """
+
+    def __init__(self, share: float, weight: float) -> None:
+        self._share, self._weight = share, weight
+        self._seen: deque[tuple[int, float, int]] = deque(maxlen=KEPT)
+
+    def add(self, step: int, seconds: float, times: int = 1) -> None:
+        """In this step it took so long, so many times."""
+        self._seen.append((step, seconds, times))
+
+    def share(self, step: int, one: float) -> float:
+        """Of a step that takes `one` seconds, as known in this step; the median counts."""
+        while self._seen and self._seen[0][0] <= step - KEPT:
+            self._seen.popleft()
+        each = [seconds for _, seconds, times in self._seen for _ in range(times)]
+        if not each or one <= 0:
+            return self._share
+        return (self._share * self._weight + median(each) / one * len(each)) / (self._weight + len(each))
+
+
 class RowPrice:
     """A line through the times of the last steps by their rows; of each number of rows the median counts.
 
@@ -32,7 +57,7 @@ class RowPrice:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)
-        self._decided: deque[tuple[int, int, float]] = deque(maxlen=KEPT)  # step, texts, seconds
+        self._decided = Recent(DECISION, DECISIONS)
         self._known, self._since = (ROW, DECISION, 0.0), OFTEN
         self.count = 0  # steps so far
         self._guesses: WeakKeyDictionary[Any, GuessPrice] = WeakKeyDictionary()
@@ -42,12 +67,10 @@ class RowPrice:
         self._seen.append((rows, seconds))
         self._since += 1
         self.count += 1
-        while self._decided and self._decided[0][0] <= self.count - KEPT:
-            self._decided.popleft()  # a price that ends all drafts is never seen again
 
     def decided(self, texts: int, seconds: float) -> None:
         """Deciding behind a draft of each of so many texts, or seeing that it is wrong, took so long."""
-        self._decided.append((self.count, texts, seconds))
+        self._decided.add(self.count, seconds / texts, texts)
 
     def guesses_of(self, small: Any, said: float) -> GuessPrice:
         """What is known of a small model's guesses for this model so far."""
@@ -73,9 +96,7 @@ class RowPrice:
     def _prices(self) -> tuple[float, float, float]:
         if self._since >= OFTEN:
             share, one = self._line()
-            each = [seconds / texts for _, texts, seconds in self._decided for _ in range(texts)]
-            found = median(each) / one if each and one > 0 else DECISION
-            decision = (DECISION * DECISIONS + found * len(each)) / (DECISIONS + len(each))
+            decision = self._decided.share(self.count, one)
             self._known, self._since = (min(max(share, LEAST), GREATEST), min(decision, GREATEST), one), 0
         return self._known
 
@@ -102,26 +123,20 @@ class GuessPrice:
     """What guessing a token takes, as a share of a step: what the drafter says of itself, and what it is seen to take.
 
     A drafter that looks ahead itself takes a multiple of what its size says, and how much depends on the machine.
-    said: the share. price: of the large model's steps. What is `KEPT` steps old is forgotten, so that a drafter that
-    rests is tried again.
+    said: the share. price: of the large model's steps.
     """
 
     def __init__(self, said: float, price: RowPrice) -> None:
-        self.said, self.price = said, price
-        self._seen: deque[tuple[int, float]] = deque(maxlen=KEPT)  # step, seconds a token
+        self.said, self.price, self._seen = said, price, Recent(said, GUESSES)
 
     def saw(self, tokens: int, seconds: float) -> None:
-        """So many tokens were guessed in one go."""
-        self._seen.append((self.price.count, seconds / tokens))
+        """So many tokens were guessed in one go; not kept of a drafter that says it costs nothing."""
+        if self.said:
+            self._seen.add(self.price.count, seconds / tokens)
 
     @property
     def share(self) -> float:
-        while self._seen and self._seen[0][0] <= self.price.count - KEPT:
-            self._seen.popleft()
-        if not self.said or not self._seen or self.price.step <= 0:
-            return self.said
-        found = median(seconds for _, seconds in self._seen) / self.price.step
-        return (self.said * GUESSES + found * len(self._seen)) / (GUESSES + len(self._seen))
+        return self._seen.share(self.price.count, self.price.step)
 
 
 def price_for(model: Any) -> RowPrice:

@@ -14,7 +14,9 @@ from decoding.running import Run, run
 
 import caw
 from caw import ops
-from caw.decoding.drafts.small_model import ModelDrafter
+from caw.decoding.drafts.price import RowPrice
+from caw.decoding.drafts.small_model import ForeseeingFollower, ModelDrafter
+from caw.decoding.drafts.step import DraftStep
 from caw.decoding.row_settings import RowSettings
 
 pytestmark = pytest.mark.skipif(bool(ops.missing_extension()), reason="needs the compiled extension")
@@ -69,6 +71,38 @@ def test_each_text_has_its_own_key_and_factor(looks_ahead: bool, monkeypatch: py
     right, less = ([t.drafts.acceptance for t in done.traces] for done in (told, not_told))
     assert right == [1.0] * len(OWN)
     assert less[0] == 1.0 and max(less[1:]) < 1.0
+
+
+@pytest.mark.parametrize("seconds, carried", [(0.01, range(55, 80)), (0.5, range(20, 41))])
+def test_guesses_are_priced_by_what_they_take(seconds: float, carried: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside forwards of .1 s, for a copy that is always right and says that a token costs it a tenth of one.
+
+    Steps have a price after eight of them, so that a slow one guesses five tokens seven or eight times.
+    """
+    now, price, forward, among = [0.0], RowPrice(), DraftStep.forward, ForeseeingFollower.among
+
+    def timed_forward(self: DraftStep, *given: Any) -> Any:
+        found = forward(self, *given)
+        now[0] += 0.1 * (self._walking is None)
+        return found
+
+    def timed_among(self: ForeseeingFollower, *given: Any) -> Any:
+        root, guess = among(self, *given)
+        now[0] += seconds * len(guess.tokens)
+        return root, guess
+
+    monkeypatch.setattr("caw.decoding.drafts.step.time.thread_time", lambda: now[0])
+    monkeypatch.setattr(DraftStep, "forward", timed_forward)
+    monkeypatch.setattr(ForeseeingFollower, "among", timed_among)
+    monkeypatch.setattr("caw.decoding.drafts.start.price_for", lambda model: price)
+    monkeypatch.setattr("caw.decoding.drafts.start.share_of", lambda small, large: 0.1)
+    model = build("qwen3")
+    mark, policy, small = caw.EXP(key=3, top_k=3), policy_of(model), copy.deepcopy(model)
+    plain, done = (run(model, PROMPTS[:1], mark, policy, max_new_tokens=80, speculate=each) for each in (None, small))
+    assert texts(done) == texts(plain)
+    counts = done.traces[0].drafts
+    assert counts.accepted == counts.drafted and counts.drafted in carried
+    assert price.guesses_of(small, 0.1).share == pytest.approx(seconds / 0.1, rel=0.6)
 
 
 def test_another_model_may_be_wrong() -> None:
