@@ -1,4 +1,4 @@
-"""What drafts cost, measured while texts are made: a row more in a step, deciding behind one, and guessing.
+"""What drafts cost, measured while texts are made: a row more in a step, and deciding behind one.
 
 A row is a seventh of a forward with 4-bit weights, where unpacking and arithmetic weigh, a fiftieth with bfloat16
 weights of a larger model, where reading does. A decision behind a draft is one or two hundredths of a step of the demo
@@ -18,7 +18,6 @@ LEAST, GREATEST = 0.005, 0.4
 KEPT = 64  # steps that count; without drafts among them prices are ROW and DECISION again: wrong ones are found out
 DECISION = 0.01  # share of a step that a decision behind a draft takes, as long as nothing is known
 DECISIONS = 8.0  # how many of them that counts as
-GUESSES = 2.0  # how many measured guesses what a drafter says of itself counts as
 OFTEN = 8  # steps after which prices are worked out again
 
 
@@ -37,13 +36,17 @@ class Recent:
         """In this step it took so long, so many times."""
         self._seen.append((step, seconds, times))
 
-    def share(self, step: int, one: float) -> float:
-        """Of a step that takes `one` seconds, as known in this step; the median counts."""
+    def known(self, step: int) -> bool:
+        """Whether there is anything in this step that is not forgotten."""
         while self._seen and self._seen[0][0] <= step - KEPT:
             self._seen.popleft()
-        each = [seconds for _, seconds, times in self._seen for _ in range(times)]
-        if not each or one <= 0:
+        return bool(self._seen)
+
+    def share(self, step: int, one: float) -> float:
+        """Of a step that takes `one` seconds, as known in this step; the median counts."""
+        if one <= 0 or not self.known(step):
             return self._share
+        each = [seconds for _, seconds, times in self._seen for _ in range(times)]
         return (self._share * self._weight + median(each) / one * len(each)) / (self._weight + len(each))
 
 
@@ -60,7 +63,7 @@ class RowPrice:
         self._decided = Recent(DECISION, DECISIONS)
         self._known, self._since = (ROW, DECISION, 0.0), OFTEN
         self.count = 0  # steps so far
-        self._guesses: WeakKeyDictionary[Any, GuessPrice] = WeakKeyDictionary()
+        self.drafters: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()  # see `experience_with`
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step that made a forward of so many rows, and decided what it would without drafts, took so long."""
@@ -71,12 +74,6 @@ class RowPrice:
     def decided(self, texts: int, seconds: float) -> None:
         """Deciding behind a draft of each of so many texts, or seeing that it is wrong, took so long."""
         self._decided.add(self.count, seconds / texts, texts)
-
-    def guesses_of(self, small: Any, said: float) -> GuessPrice:
-        """What is known of a small model's guesses for this model so far."""
-        if small not in self._guesses:
-            self._guesses[small] = GuessPrice(said, self)
-        return self._guesses[small]
 
     @property
     def share(self) -> float:
@@ -91,7 +88,7 @@ class RowPrice:
     @property
     def step(self) -> float:
         """Seconds of a step of one row; 0 as long as nothing is known."""
-        return self._prices()[2]
+        return self._prices()[2] or self._line()[1]  # the first ones are not waited for
 
     def _prices(self) -> tuple[float, float, float]:
         if self._since >= OFTEN:
@@ -117,26 +114,6 @@ class RowPrice:
         found = slope / one if one > 0 else GREATEST
         share = (ROW * TRUSTED + min(max(found, LEAST), GREATEST) * spread) / (TRUSTED + spread)
         return share, usual / (1 + share * (mean - 1))
-
-
-class GuessPrice:
-    """What guessing a token takes, as a share of a step: what the drafter says of itself, and what it is seen to take.
-
-    A drafter that looks ahead itself takes a multiple of what its size says, and how much depends on the machine.
-    said: the share. price: of the large model's steps.
-    """
-
-    def __init__(self, said: float, price: RowPrice) -> None:
-        self.said, self.price, self._seen = said, price, Recent(said, GUESSES)
-
-    def saw(self, tokens: int, seconds: float) -> None:
-        """So many tokens were guessed in one go; not kept of a drafter that says it costs nothing."""
-        if self.said:
-            self._seen.add(self.price.count, seconds / tokens)
-
-    @property
-    def share(self) -> float:
-        return self._seen.share(self.price.count, self.price.step)
 
 
 def price_for(model: Any) -> RowPrice:

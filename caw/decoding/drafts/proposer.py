@@ -54,11 +54,12 @@ class Proposer:
             most = min(most, self.width.of(0, batch, saves))
         if most < 1 or not candidates:
             return Chain(), 0
-        if self.reads and sequence not in self._followed:
-            unread = len(sequence.request.ids) + len(sequence.tokens)
-            if not self.width.worth_reading(unread, left, batch, saves):
+        unread, new = self._unread(sequence)
+        if self.reads:
+            worth = self.width.worth_reading(unread, left, batch, saves) if new else self.width.affords(unread)
+            if not worth:
                 return Chain(), 0
-        follower, behind = self._follower(sequence)
+        follower = self._follower(sequence)
         start = time.thread_time()
         if choose is not None and isinstance(follower, Foreseer):
             root, guess = follower.among(candidates, most, choose)
@@ -66,8 +67,8 @@ class Proposer:
             guesses = [follower.after(token, most) for token in candidates[: 1 if self.costly else ROOTS]]
             root = max(range(len(guesses)), key=lambda number: self._worth(guesses[number]))  # the first of equals
             guess = guesses[root]
-        if self.costly and guess.tokens and behind <= self.width.most + 1:  # else it reads what it has missed as well
-            self.width.guessed(len(guess.tokens), time.thread_time() - start)
+        if self.costly:
+            self.width.guessed(len(guess.tokens), time.thread_time() - start, unread, new)
         if not guess.tokens or not 0 <= root < len(candidates):
             return Chain(), 0
         if not self.costly:  # what it cost to guess is spent
@@ -82,17 +83,20 @@ class Proposer:
         if self._followed.pop(sequence, None) is not None:
             self.drafter.learn(sequence.tokens)
 
-    def _follower(self, sequence: ActiveSequence) -> tuple[Follower, float]:
-        """What follows the text, told of its new tokens, and how many those are; a new one has the prompt to read."""
-        behind = math.inf
+    def _unread(self, sequence: ActiveSequence) -> tuple[int, bool]:
+        """(tokens of the text that the drafter was not told yet, whether it has seen nothing of it)."""
         if sequence in self._followed:
-            behind = len(sequence.tokens) - self._followed[sequence][1][0]
-        else:
+            return len(sequence.tokens) - self._followed[sequence][1][0], False
+        return len(sequence.request.ids) + len(sequence.tokens), True
+
+    def _follower(self, sequence: ActiveSequence) -> Follower:
+        """What follows the text, told of its new tokens."""
+        if sequence not in self._followed:
             self._followed[sequence] = self._follow(sequence.request), [0]
         follower, seen = self._followed[sequence]
         follower.extend(sequence.tokens[seen[0] :])
         seen[0] = len(sequence.tokens)
-        return follower, behind
+        return follower
 
     def _follow(self, request: Request) -> Follower:
         if isinstance(self.drafter, RowDrafter):

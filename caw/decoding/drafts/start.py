@@ -9,8 +9,9 @@ from caw.decoding.capture.fused_step import FusedStep, fusible
 from caw.decoding.draftable import MOST, ROUNDING, exact_rows
 from caw.decoding.drafts.chained_step import ChainedFixedStep, ChainedFusedStep
 from caw.decoding.drafts.drafter import Drafter
+from caw.decoding.drafts.experience import Experience, experience_with
 from caw.decoding.drafts.ngrams import NgramDrafter
-from caw.decoding.drafts.price import GuessPrice, RowPrice, price_for
+from caw.decoding.drafts.price import RowPrice, price_for
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.drafts.small_model import ModelDrafter, share_of
 from caw.decoding.drafts.step import DraftStep
@@ -46,13 +47,14 @@ def _source(model: Any, plan: Plan, price: RowPrice) -> tuple[Drafter, Width]:
     speculate = plan.settings.speculate
     if isinstance(speculate, int):
         return NgramDrafter(), Always(speculate)
-    if not hasattr(speculate, "config"):
-        drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
-        most = MOST_OF_MODEL if isinstance(drafter, ModelDrafter) else MOST
-        guess = GuessPrice(getattr(drafter, "cost", 0.0), price)
-        return drafter, Paying(most, price, guess, getattr(drafter, "expected", None))
     if speculate is model:
         raise ValueError("speculate must be a smaller model than the one that writes, got that one; leave it out")
-    small_model = ModelDrafter(speculate, plan.watermark, plan.policy, share_of(speculate, model))
-    guess = price.guesses_of(speculate, small_model.cost)
-    return small_model, Paying(MOST_OF_MODEL, price, guess, small_model.expected)
+    if hasattr(speculate, "config"):
+        speculate = ModelDrafter(speculate, plan.watermark, plan.policy, share_of(speculate, model))
+    if isinstance(speculate, ModelDrafter):
+        kind = tuple(map(type, (plan.watermark, plan.policy, speculate.watermark)))
+        known = experience_with(speculate.model, kind, price, speculate.cost, speculate.expected)
+        return speculate, Paying(MOST_OF_MODEL, known)
+    drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate
+    known = Experience(price, getattr(drafter, "cost", 0.0), getattr(drafter, "expected", None))
+    return drafter, Paying(MOST, known)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
-from caw.decoding.drafts.price import GuessPrice, RowPrice
+from caw.decoding.drafts.experience import Experience
 
-PRIOR, WEIGHT = 0.5, 2.0  # share of right guesses to begin with, and how many guesses it counts as
-EXPECTED_WEIGHT = 6.0  # the same where the drafter says what share to expect
 WORTH = 1.02  # speed that a draft has to promise
-MEMORY = 0.98  # how much of the past a new guess leaves
-REST = 0.995  # the same for a guess that was not followed, so that a bad start is forgotten
 
 
 class Width(ABC):
@@ -30,6 +25,10 @@ class Width(ABC):
         """Whether a drafter may read a prompt of so many tokens for a text that may get `remaining` tokens."""
         return True
 
+    def affords(self, unread: int) -> bool:
+        """Whether a drafter may read so many tokens that a text has got since it was asked last."""
+        return True
+
     def share(self, trust: int) -> float:
         """How guesses of this trust compare with others; a greater trust is better as long as nothing else is known."""
         return float(trust)
@@ -38,8 +37,8 @@ class Width(ABC):
         """The first `accepted` of `drafted` tokens were right."""
         return
 
-    def guessed(self, tokens: int, seconds: float) -> None:
-        """So many tokens were guessed in one go."""
+    def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
+        """So many tokens were guessed in one go, behind `unread` tokens that were read first; new: a text's first."""
         return
 
 
@@ -54,38 +53,36 @@ class Always(Width):
 
 
 class Paying(Width):
-    """The number that gives the most tokens a second, if a row and a decision cost fixed shares of a step.
+    """The number that gives the most tokens a second, if a row, a guess and a decision cost fixed shares of a step.
 
     Each token of a guess is taken to be right with the same chance, that of its trust. A draft of d tokens then gives
     p + p^2 + … + p^d more tokens, for d rows and 1 + p + … + p^(d-1) decisions.
 
-    price: of rows and decisions. guess: what guessing a token costs besides; None = nothing. expected: shares of right
-    guesses by trust, to begin with.
+    known: of the drafter, and of the model's steps.
     """
 
-    def __init__(
-        self, most: int, price: RowPrice, guess: GuessPrice | None = None, expected: Mapping[int, float] | None = None
-    ) -> None:
-        self.most, self.price, self.expected = most, price, expected or {}
-        self.guess = guess or GuessPrice(0.0, price)
-        self._right: dict[int, float] = {}
-        self._tried: dict[int, float] = {}
+    def __init__(self, most: int, known: Experience) -> None:
+        self.most, self.known, self.price = most, known, known.price
+        self._saved = 1.0  # steps of one row by a right token, where a draft was asked for last
 
     def share(self, trust: int) -> float:
-        """Of guesses of this trust that were right, mixed with the prior."""
-        prior, weight = (self.expected[trust], EXPECTED_WEIGHT) if trust in self.expected else (PRIOR, WEIGHT)
-        return (self._right.get(trust, 0.0) + prior * weight) / (self._tried.get(trust, 0.0) + weight)
+        return self.known.share(trust)
 
     def of(self, trust: int, batch: int, saves: float | None = None) -> int:
         number = self._best(trust, batch, saves)[0]
+        self._saved = 1 / self._part(batch, saves)
         if not number:
-            self._fade(trust, REST)
-        return number
+            self.known.rested(trust)
+        if not self.known.affords():
+            return 0
+        return number if self.known.measured else min(number, 1)  # one that is slower than it says costs little to try
 
     def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
-        """A token of a prompt is taken to cost the drafter what a row costs a step, times its share of one."""
-        cost = self.guess.said * self.price.share * prompt * self._part(batch, saves)
+        cost = self.known.reading * prompt * self._part(batch, saves)
         return remaining * (1 - 1 / self._best(0, batch, saves)[1]) > cost
+
+    def affords(self, unread: int) -> bool:
+        return self.known.affords(unread)
 
     def _part(self, batch: int, saves: float | None) -> float:
         """A step of one row, as a share of what a text's token saves of a step of all."""
@@ -95,7 +92,7 @@ class Paying(Width):
         """(how many tokens pay best, the speed that they promise); 0 and 1 where none do."""
         share, row = self.share(trust), self.price.share
         part = self._part(batch, saves)
-        price, decision = (row + self.guess.share) * part, self.price.decision * part
+        price, decision = (row + self.known.cost) * part, self.price.decision * part
         best, number, decided, expected = WORTH, 0, 0.0, 1.0
         for count in range(1, self.most + 1):
             decided, expected = expected, expected + share**count
@@ -105,14 +102,7 @@ class Paying(Width):
         return number, best if number else 1.0
 
     def saw(self, trust: int, drafted: int, accepted: int) -> None:
-        self._fade(trust, MEMORY)
-        self._right[trust] = self._right.get(trust, 0.0) + accepted
-        self._tried[trust] = self._tried.get(trust, 0.0) + min(accepted + 1, drafted)
+        self.known.saw(trust, drafted, accepted, self._saved)
 
-    def guessed(self, tokens: int, seconds: float) -> None:
-        self.guess.saw(tokens, seconds)
-
-    def _fade(self, trust: int, share: float) -> None:
-        for counts in (self._right, self._tried):
-            if trust in counts:
-                counts[trust] *= share
+    def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
+        self.known.guessed(tokens, seconds, unread, new)

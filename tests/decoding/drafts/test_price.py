@@ -6,18 +6,7 @@ import gc
 
 import pytest
 
-from caw.decoding.drafts.price import (
-    DECISION,
-    GREATEST,
-    KEPT,
-    LEAST,
-    OFTEN,
-    ROW,
-    GuessPrice,
-    RowPrice,
-    _prices,
-    price_for,
-)
+from caw.decoding.drafts.price import DECISION, GREATEST, KEPT, LEAST, OFTEN, ROW, RowPrice, _prices, price_for
 
 
 def told(times: list[tuple[int, float]]) -> float:
@@ -108,33 +97,11 @@ def test_one_for_each_model() -> None:
     assert len(_prices) == known, "it keeps no model in memory"
 
 
-def test_a_guess_is_measured() -> None:
-    """What the drafter says counts as two guesses; a slow one among many does not count; old ones are forgotten."""
-    steps = RowPrice()
-    price = GuessPrice(0.3, steps)
-    price.saw(2, 0.2)
-    assert price.share == 0.3, "as long as nothing is known of steps"
-    for _ in range(OFTEN):
-        steps.saw(1, 0.1)
-    for seconds in (9.0, *[0.2] * 10):
-        price.saw(2, seconds)
-    assert price.share == pytest.approx((2 * 0.3 + 12 * 1.0) / 14)
-    for _ in range(KEPT):
-        steps.saw(1, 0.1)
-    assert price.share == 0.3
-
-
-def test_guesses_of_each_small_model_are_known_to_later_calls() -> None:
-    class Model:
-        pass
-
-    price, one, other = RowPrice(), Model(), Model()
-    assert price.guesses_of(one, 0.3) is price.guesses_of(one, 0.3) is not price.guesses_of(other, 0.3)
-
-
 def test_seconds_of_a_step() -> None:
     price = RowPrice()
     assert price.step == 0
+    price.saw(1, 0.03)
+    assert price.step == pytest.approx(0.03), "the first one counts at once"
     for rows in (1, 2, 5, 9, 13) * 4:
         price.saw(rows, 0.03 * (1 + 0.14 * (rows - 1)))
     assert price.step == pytest.approx(0.03, rel=0.05)

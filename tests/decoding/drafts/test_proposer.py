@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from caw.decoding.drafts.drafter import Guess
+from caw.decoding.drafts.experience import Experience
 from caw.decoding.drafts.ngrams import TRUST, TRUST_REPLACED, NgramDrafter
-from caw.decoding.drafts.price import GuessPrice, RowPrice
+from caw.decoding.drafts.price import RowPrice
 from caw.decoding.drafts.proposer import Proposer
 from caw.decoding.drafts.width import Always, Paying, Width
 
@@ -50,7 +51,7 @@ def chosen(guesses: dict[int, Guess], width: Width) -> tuple[int, list[int], int
 
 
 def paying(expected: dict[int, float] | None = None) -> Paying:
-    return Paying(4, RowPrice(), expected=expected)
+    return Paying(4, Experience(RowPrice(), expected=expected))
 
 
 @pytest.mark.parametrize("width", [Always(4), paying()], ids=["always", "paying"])
@@ -103,7 +104,9 @@ def test_a_follower_that_says_which_candidate(root: int, drafted: list[int]) -> 
 def test_a_copy_before_a_single_matching_token(always: bool) -> None:
     """Behind 30 one token matches, behind 50 a copy that has it in place of another goes on."""
     drafter, copied = NgramDrafter(), list(range(20))
-    proposer = Proposer(drafter, Always(4) if always else Paying(4, RowPrice(), expected=drafter.expected), 100)
+    proposer = Proposer(
+        drafter, Always(4) if always else Paying(4, Experience(RowPrice(), expected=drafter.expected)), 100
+    )
     chain, trust = proposer.chain(text([30, 31, *copied, 99, *copied[:7]]), [30, 50], 1)
     assert (chain.root, chain.tokens[0], trust) == (1, 8, TRUST_REPLACED) and TRUST[1] < TRUST_REPLACED
 
@@ -112,28 +115,28 @@ class Costly(Fixed):
     cost = 0.3
 
 
-def test_guesses_that_cost_are_timed_where_little_is_read_besides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the first one of a text, which reads the prompt, nor one that catches up with many tokens."""
-    told: list[tuple[int, float]] = []
+def test_guesses_that_cost_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what was read before them: the prompt first, then what the text has got since."""
+    told: list[tuple[int, float, int, bool]] = []
 
     class Told(Always):
-        def guessed(self, tokens: int, seconds: float) -> None:
-            told.append((tokens, seconds))
+        def guessed(self, *given: Any) -> None:
+            told.append(given)
 
     looks = itertools.count()
     monkeypatch.setattr("caw.decoding.drafts.proposer.time.thread_time", lambda: 0.25 * next(looks))
     for drafter in (Costly({1: Guess([2, 3])}), Fixed({1: Guess([2, 3])})):
-        proposer, one = Proposer(drafter, Told(4), 100), text([9])
+        proposer, one = Proposer(drafter, Told(4), 100), text([9, 8])
         for new in (0, 5, 6, 0):
             one.tokens.extend([4] * new)
             assert proposer.chain(one, [1], 1)[0].tokens
-    assert told == [(2, 0.25), (2, 0.25)]
+    assert told == [(2, 0.25, 2, True), (2, 0.25, 5, False), (2, 0.25, 6, False), (2, 0.25, 0, False)]
 
 
 class Slow(Costly):
     """Takes .03 s a token, in the first 20 steps .4, and .005 for each that it has missed."""
 
-    now, step, missed = 0.0, 0, 0
+    now, step, missed, reads = 0.0, 0, 0, True
 
     def extend(self, tokens: Any) -> None:
         self.missed += len(tokens)
@@ -146,12 +149,14 @@ class Slow(Costly):
 
 @pytest.mark.parametrize("right", [0.7, 0.9])
 def test_a_drafter_that_was_slow_for_a_while_comes_back(right: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside steps of .1 s."""
+    """Beside steps of .1 s, with new texts: in a long one catching up would cost too much."""
     price, draw, drafter = RowPrice(), random.Random(3), Slow({})
     monkeypatch.setattr("caw.decoding.drafts.proposer.time.thread_time", lambda: drafter.now)
-    width = Paying(5, price, GuessPrice(0.3, price), expected={0: right})
-    proposer, one, drafted = Proposer(drafter, width, 100), text([9], budget=4000), []
+    width = Paying(5, Experience(price, 0.3, {0: right}))
+    proposer, drafted = Proposer(drafter, width, 100), []
     for drafter.step in range(700):
+        if drafter.step % 50 == 0:
+            one = text([9], budget=400)
         chain, trust = proposer.chain(one, [1], 1)
         drafted.append(len(chain.tokens))
         accepted = next((n for n in range(drafted[-1]) if draw.random() > right), drafted[-1])
@@ -161,6 +166,21 @@ def test_a_drafter_that_was_slow_for_a_while_comes_back(right: float, monkeypatc
         one.tokens.extend([4] * (1 + accepted))
     assert drafted[0] and not any(drafted[15:60]), "it rests"
     assert sum(map(bool, drafted[200:])) > 400, "and comes back"
+
+
+@pytest.mark.parametrize("reads, affords", [(True, False), (True, True), (False, False)])
+def test_what_a_text_has_got_since_is_read_where_it_is_affordable(reads: bool, affords: bool) -> None:
+    class Thrifty(Always):
+        def affords(self, unread: int) -> bool:
+            assert unread == 3
+            return affords
+
+    drafter, one = Costly({1: Guess([2, 3])}), text([9])
+    drafter.reads = reads  # type: ignore[attr-defined]
+    proposer = Proposer(drafter, Thrifty(4), 100)
+    assert proposer.chain(one, [1], 1)[0].tokens, "a new one's prompt is another question"
+    one.tokens.extend([4, 5, 6])
+    assert bool(proposer.chain(one, [1], 1)[0].tokens) == (affords or not reads)
 
 
 def test_what_a_guess_cost_is_spent() -> None:

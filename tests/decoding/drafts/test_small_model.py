@@ -31,7 +31,8 @@ def made(speculate: Any, **options: Any) -> caw.GenerationOutput:
 
 
 @pytest.mark.parametrize("marked", ["unmarked", "exp", "caw exp", "foreign"])
-def test_texts_stay_and_a_copy_is_right(marked: str) -> None:
+def test_texts_stay_and_a_copy_is_right(marked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_price_steady(monkeypatch)
     options: dict[str, Any] = {
         "unmarked": {}, "exp": {"watermark": caw.EXP(key=3)},
         "caw exp": {"watermark": caw.EXP(key=3, top_k=3), "policy": policy_of(build("qwen3"))},
@@ -73,11 +74,11 @@ def test_each_text_has_its_own_key_and_factor(looks_ahead: bool, monkeypatch: py
     assert less[0] == 1.0 and max(less[1:]) < 1.0
 
 
-@pytest.mark.parametrize("seconds, carried", [(0.01, range(55, 80)), (0.5, range(20, 41))])
+@pytest.mark.parametrize("seconds, carried", [(0.01, range(55, 80)), (0.5, range(1, 4))])
 def test_guesses_are_priced_by_what_they_take(seconds: float, carried: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside forwards of .1 s, for a copy that is always right and says that a token costs it a tenth of one.
 
-    Steps have a price after eight of them, so that a slow one guesses five tokens seven or eight times.
+    It is asked for a single token until that is known.
     """
     now, price, forward, among = [0.0], RowPrice(), DraftStep.forward, ForeseeingFollower.among
 
@@ -102,7 +103,6 @@ def test_guesses_are_priced_by_what_they_take(seconds: float, carried: range, mo
     assert texts(done) == texts(plain)
     counts = done.traces[0].drafts
     assert counts.accepted == counts.drafted and counts.drafted in carried
-    assert price.guesses_of(small, 0.1).share == pytest.approx(seconds / 0.1, rel=0.6)
 
 
 def test_another_model_may_be_wrong() -> None:

@@ -6,12 +6,19 @@ import itertools
 
 import pytest
 
-from caw.decoding.drafts.price import DECISION, KEPT, ROW, GuessPrice, RowPrice
+from caw.decoding.drafts.experience import Experience
+from caw.decoding.drafts.price import DECISION, KEPT, ROW, RowPrice
 from caw.decoding.drafts.width import Always, Paying
 
 
+def paying(
+    price: RowPrice | None = None, said: float = 0.0, expected: dict[int, float] | None = None, most: int = 10
+) -> Paying:
+    return Paying(most, Experience(price or RowPrice(), said, expected))
+
+
 def told(right: bool, times: int = 40) -> Paying:
-    width = Paying(10, RowPrice())
+    width = paying()
     for _ in range(times):
         width.saw(1, 5, 5 if right else 0)
     return width
@@ -20,22 +27,22 @@ def told(right: bool, times: int = 40) -> Paying:
 def test_as_many_as_pay() -> None:
     assert told(right=True).of(1, 1) == 10
     assert told(right=False).of(1, 1) == 0
-    assert 0 < Paying(10, RowPrice()).of(1, 1) < 10, "something in between while nothing is known"
+    assert 0 < paying().of(1, 1) < 10, "something in between while nothing is known"
 
 
 def test_each_trust_is_judged_by_its_own_guesses() -> None:
     width = told(right=False)
-    assert width.of(2, 1) == Paying(10, RowPrice()).of(2, 1) > 0
+    assert width.of(2, 1) == paying().of(2, 1) > 0
 
 
 def test_fewer_where_other_texts_pay_too() -> None:
     """A token more for one of eight texts saves an eighth of a forward."""
-    widths = [Paying(10, RowPrice()).of(1, batch) for batch in (1, 4, 8, 16)]
+    widths = [paying().of(1, batch) for batch in (1, 4, 8, 16)]
     assert widths == sorted(widths, reverse=True) and widths[0] > widths[-1]
 
 
 def test_by_what_a_right_token_saves() -> None:
-    width = Paying(10, RowPrice())
+    width = paying()
     assert width.of(1, 4) == width.of(1, 4, 0.25)
     widths = [width.of(1, 4, saves) for saves in (0.03, 0.125, 0.25, 0.6)]
     assert widths == sorted(widths) and widths[0] == 0 < widths[1] < widths[-1]
@@ -43,7 +50,7 @@ def test_by_what_a_right_token_saves() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_the_number_with_the_greatest_speed(share: float) -> None:
-    width = Paying(10, RowPrice())
+    width = paying()
     for trial in range(400):
         width.saw(1, 1, int(trial % 10 < 10 * share))
     tokens = [sum(width.share(1) ** k for k in range(count + 1)) for count in range(11)]
@@ -67,9 +74,9 @@ def test_always() -> None:
 
 
 def test_what_a_drafter_expects_is_where_it_begins() -> None:
-    width = Paying(10, RowPrice(), expected={1: 0.9, 2: 0.1})
+    width = paying(expected={1: 0.9, 2: 0.1})
     assert width.share(1) == pytest.approx(0.9) and width.of(1, 1) == 10
-    assert width.share(2) == pytest.approx(0.1) and width.of(3, 1) == Paying(10, RowPrice()).of(3, 1)
+    assert width.share(2) == pytest.approx(0.1) and width.of(3, 1) == paying().of(3, 1)
     for _ in range(60):
         width.saw(2, 4, 4)
     assert width.share(2) > 0.85, "but not where it stays"
@@ -81,8 +88,8 @@ def test_costly_decisions_are_made_less_often() -> None:
         dear.saw(1, 0.01)
         dear.decided(1, 0.003)
     assert dear.decision == pytest.approx(0.3, rel=0.25) and dear.share == RowPrice().share
-    assert Paying(10, dear).of(1, 1) < Paying(10, RowPrice()).of(1, 1)
-    assert Paying(10, dear).of(1, 8) == 0 < Paying(10, RowPrice()).of(1, 8), "a right draft saves an eighth of a step"
+    assert paying(dear).of(1, 1) < paying().of(1, 1)
+    assert paying(dear).of(1, 8) == 0 < paying().of(1, 8), "a right draft saves an eighth of a step"
 
 
 def test_costly_rows_and_guesses_are_carried_less() -> None:
@@ -90,24 +97,24 @@ def test_costly_rows_and_guesses_are_carried_less() -> None:
     for rows in range(1, 40):
         dear.saw(1 + rows % 9, 1 + 0.15 * (rows % 9))
     assert dear.share == pytest.approx(0.15, abs=0.01)
-    cheap = Paying(10, RowPrice())
-    assert Paying(10, dear).of(1, 1) < cheap.of(1, 1) > Paying(10, RowPrice(), GuessPrice(0.1, RowPrice())).of(1, 1)
+    cheap = paying()
+    assert paying(dear).of(1, 1) < cheap.of(1, 1) > paying(said=0.1).of(1, 1)
 
 
 def test_a_drafter_that_takes_longer_than_it_says_is_asked_for_less() -> None:
     price = RowPrice()
     for _ in range(20):
         price.saw(1, 0.01)
-    width = Paying(5, price, GuessPrice(0.1, price), expected={0: 0.6})
+    width = paying(price, 0.1, {0: 0.6}, 5)
     before = width.of(0, 1)
-    for _ in range(20):
-        width.guessed(1, 0.02)
-    assert before > 0 == width.of(0, 1)
+    for _ in range(2):
+        width.guessed(1, 0.015, 1, False)
+    assert before == 1 and width.of(0, 1) == 0, "one token to begin with"
     for _ in range(KEPT):
         price.saw(1, 0.01)
     assert width.of(0, 1) > 0, "it is tried again"
-    free = Paying(5, price, expected={0: 0.6})
-    free.guessed(1, 0.02)
+    free = paying(price, 0.0, {0: 0.6}, 5)
+    free.guessed(1, 0.02, 1, False)
     assert free.of(0, 1) >= before, "one that says nothing of its cost is not timed"
 
 
@@ -116,10 +123,8 @@ def test_a_long_prompt_is_not_read_for_a_short_text() -> None:
     price = RowPrice()
     for rows in (1, 2, 5, 9, 13) * 20:
         price.saw(rows, 0.03 * (1 + 0.1 * (rows - 1)))
-    width = Paying(5, price, GuessPrice(1 / 3, price), expected={0: 0.9})
+    width = paying(price, 1 / 3, {0: 0.9}, 5)
     assert width.worth_reading(300, 400, 1) and not width.worth_reading(300, 20, 1)
     assert width.worth_reading(10, 20, 1)
-    assert not Paying(5, price, GuessPrice(1 / 3, price), expected={0: 0.05}).worth_reading(1, 400, 1), (
-        "guesses that do not pay"
-    )
+    assert not paying(price, 1 / 3, {0: 0.05}, 5).worth_reading(1, 400, 1), "guesses that do not pay"
     assert Always(3).worth_reading(10**6, 1, 8)
