@@ -35,6 +35,10 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
         "cpu_float32_b8": replace(
             CPU, dtype="float32", modes=(*LOOK_AHEAD, "transformers"), batches=(8,), prompts=(32,), rounds=4
         ),
+        "cpu_branching_b8": replace(
+            CPU, dtype="float32", modes=("kgw+caw", "kgw+caw/sequential", "kgw+caw/batch"), batches=(8,),
+            prompts=(128,), memory=True, max_seconds=300,
+        ),
         "cpu_bfloat16": replace(
             CPU, dtype="bfloat16", modes=(*LOOK_AHEAD, "transformers"), batches=(1, 8), prompts=(32,), rounds=4
         ),
