@@ -12,6 +12,7 @@ EXPECTED_WEIGHT = 6.0  # the same where the drafter says what share to expect
 MEMORY = 0.98  # how much of the past a new guess leaves
 REST = 0.995  # the same for a guess that was not followed, so that a bad start is forgotten
 GUESSES = 2.0  # how many measured guesses what a drafter says of its cost counts as
+REMEMBERED = 1024  # steps for which they count: learning anew that they do not pay takes the reading of a text
 NEAR = 6  # tokens that are read in the time of a guess
 LONG = 32  # tokens whose reading tells what a token of it takes
 # of costly guesses, so that decoding with them is hardly ever slower than without, whatever shares and prices say
@@ -31,7 +32,7 @@ class Experience:
         self.price, self.said, self.expected = price, said, expected or {}
         self._right: dict[int, float] = {}
         self._tried: dict[int, float] = {}
-        self._guesses = Recent(said, GUESSES)
+        self._guesses = Recent(said, GUESSES, REMEMBERED)
         self._reading: float | None = None
         self._lost, self._at = 0.0, price.count  # in steps, and the step until which it is settled
 

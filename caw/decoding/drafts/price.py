@@ -22,14 +22,14 @@ OFTEN = 8  # steps after which prices are worked out again
 
 
 class Recent:
-    """What something took in the last `KEPT` steps, mixed with a share of a step that is taken to begin with.
+    """What something took in the last `kept` steps, mixed with a share of a step that is taken to begin with.
 
     A price that ends all drafts would never be seen again, so what is older is forgotten. weight: what the share counts
     as.
     """
 
-    def __init__(self, share: float, weight: float) -> None:
-        self._share, self._weight = share, weight
+    def __init__(self, share: float, weight: float, kept: int = KEPT) -> None:
+        self._share, self._weight, self._kept = share, weight, kept
         self._seen: deque[tuple[int, float, int]] = deque(maxlen=KEPT)
 
     def add(self, step: int, seconds: float, times: int = 1) -> None:
@@ -38,7 +38,7 @@ class Recent:
 
     def known(self, step: int) -> bool:
         """Whether there is anything in this step that is not forgotten."""
-        while self._seen and self._seen[0][0] <= step - KEPT:
+        while self._seen and self._seen[0][0] <= step - self._kept:
             self._seen.popleft()
         return bool(self._seen)
 

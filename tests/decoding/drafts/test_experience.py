@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from caw.decoding.drafts.experience import CREDIT, FIRST, LONG, LOST, Experience, experience_with
-from caw.decoding.drafts.price import KEPT, RowPrice
+from caw.decoding.drafts.experience import CREDIT, FIRST, LONG, LOST, REMEMBERED, Experience, experience_with
+from caw.decoding.drafts.price import RowPrice
 
 
 def steps(price: RowPrice, number: int = 10) -> RowPrice:
@@ -29,7 +29,7 @@ def test_a_guess_is_measured() -> None:
     assert known.cost == pytest.approx((2 * 0.3 + 11 * 1.0) / 13)
     known.guessed(2, 99.0, 20, False)
     assert known.cost == pytest.approx((2 * 0.3 + 11 * 1.0) / 13), "what was read besides is no guessing"
-    steps(known.price, KEPT)
+    steps(known.price, REMEMBERED)
     assert known.cost == 0.3
 
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from caw.decoding.drafts.experience import Experience
-from caw.decoding.drafts.price import DECISION, KEPT, ROW, RowPrice
+from caw.decoding.drafts.experience import REMEMBERED, Experience
+from caw.decoding.drafts.price import DECISION, ROW, RowPrice
 from caw.decoding.drafts.width import Always, Paying
 
 
@@ -110,7 +110,7 @@ def test_a_drafter_that_takes_longer_than_it_says_is_asked_for_less() -> None:
     for _ in range(2):
         width.guessed(1, 0.015, 1, False)
     assert before == 1 and width.of(0, 1) == 0, "one token to begin with"
-    for _ in range(KEPT):
+    for _ in range(REMEMBERED):
         price.saw(1, 0.01)
     assert width.of(0, 1) > 0, "it is tried again"
     free = paying(price, 0.0, {0: 0.6}, 5)
