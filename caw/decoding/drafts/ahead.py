@@ -82,10 +82,13 @@ class Ahead:
         draft = self.drafts[number]
         return next((one for one in (draft[0] if draft else ()) if one.token == token), None)
 
-    def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
-        """(trust, tokens drafted, how many of them were right) of each draft, at the end.
+    def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int, int]]:
+        """(number of the sequence, trust, tokens drafted, how many of them were right) of each draft, at the end.
 
         What was left where a text ended (it is not active) was not wrong.
         """
-        rows = zip(self.trusts, self.drafted, self.accepted, active, strict=True)
-        return [(trust, drafted if goes_on else right, right) for trust, drafted, right, goes_on in rows if drafted]
+        rows = enumerate(zip(self.trusts, self.drafted, self.accepted, active, strict=True))
+        return [
+            (number, trust, drafted if goes_on else right, right)
+            for number, (trust, drafted, right, goes_on) in rows if drafted
+        ]  # fmt: skip

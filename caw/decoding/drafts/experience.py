@@ -15,26 +15,69 @@ GUESSES = 2.0  # how many measured guesses what a drafter says of its cost count
 REMEMBERED = 1024  # steps for which they count: learning anew that they do not pay takes the reading of a text
 NEAR = 6  # tokens that are read in the time of a guess
 LONG = 32  # tokens whose reading tells what a token of it takes
-# of costly guesses, so that decoding with them is hardly ever slower than without, whatever shares and prices say
-LOST = 0.02  # share of the steps that may be lost by them
-FIRST = 2.0  # steps that may be lost besides, to learn how good they are
-CREDIT = 8.0  # steps gained that count for later
+# so that decoding with a drafter is hardly ever slower than without, whatever shares and prices say:
+LOST = 0.02  # share of the steps that may be lost by it
+FIRST = 2.0  # steps that may be lost besides, to learn how good it is
+CREDIT = 4.0  # steps gained that count for later, when texts may be of another kind
+
+
+class Account:
+    """What a drafter has cost beside what it saved, in steps of one row; each step forgives `LOST` of one.
+
+    There are two: of guesses alone, and of them and the prompts that were read for them. A prompt is read for the whole
+    text, so that guesses go on while they earn it, but the next one is not read before.
+    """
+
+    def __init__(self, price: RowPrice) -> None:
+        self.price = price
+        self._guesses, self._all, self._at = 0.0, 0.0, price.count
+
+    def allows(self, steps: float = 0.0) -> bool:
+        """Whether guesses have lost little enough to lose so many more."""
+        self._forgive()
+        return self._guesses + steps <= FIRST
+
+    @property
+    def allows_reading(self) -> bool:
+        """Whether prompts that were read have been earned by now, or nearly so."""
+        self._forgive()
+        return self._all <= FIRST
+
+    def lose(self, steps: float) -> None:
+        """By guesses; less than 0 is a gain."""
+        self._forgive()
+        self._guesses, self._all = max(self._guesses + steps, -CREDIT), max(self._all + steps, -CREDIT)
+
+    def read(self, steps: float) -> None:
+        """A prompt."""
+        self._forgive()
+        self._all += steps
+
+    def _forgive(self) -> None:
+        part, self._at = LOST * (self.price.count - self._at), self.price.count
+        self._guesses, self._all = (lost if lost < 0 else max(lost - part, 0.0) for lost in (self._guesses, self._all))
 
 
 class Experience:
     """Of one drafter, for a model whose steps' price is known.
 
     said: what guessing a token costs by the drafter's word, as a share of a step; 0 = nothing, and none is timed.
-    expected: shares of right guesses by trust, to begin with.
+    expected: shares of right guesses by trust, to begin with. account: what it has lost; None = nothing yet.
     """
 
-    def __init__(self, price: RowPrice, said: float = 0.0, expected: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self,
+        price: RowPrice,
+        said: float = 0.0,
+        expected: Mapping[int, float] | None = None,
+        account: Account | None = None,
+    ) -> None:
         self.price, self.said, self.expected = price, said, expected or {}
+        self.account = account or Account(price)
         self._right: dict[int, float] = {}
         self._tried: dict[int, float] = {}
         self._guesses = Recent(said, GUESSES, REMEMBERED)
-        self._reading: float | None = None
-        self._lost, self._at = 0.0, price.count  # in steps, and the step until which it is settled
+        self._readings = Recent(0.0, 0.0, REMEMBERED)
 
     def share(self, trust: int) -> float:
         """Of guesses of this trust that were right, mixed with the prior."""
@@ -49,54 +92,41 @@ class Experience:
 
     @property
     def measured(self) -> bool:
-        """Whether guesses were timed of late, if they cost anything and steps are timed."""
-        return not self.said or self.price.step <= 0 or self._guesses.known(self.price.count)
+        """Whether guesses were timed of late, if they cost anything."""
+        return not self.said or self._guesses.known(self.price.count)
 
     @property
     def reading(self) -> float:
         """What reading a token of a text takes, as a share of a step; at first what a row costs, times what it said."""
-        return self.said * self.price.share if self._reading is None else self._reading
-
-    def affords(self, unread: int = 0) -> bool:
-        """Whether guesses have lost little enough for another one, behind tokens that are read first."""
-        self._settle()
-        return self._lost + unread * self.reading <= FIRST
+        known = self._readings.share(self.price.count, self.price.step)
+        return known or self.said * self.price.share
 
     def saw(self, trust: int, drafted: int, accepted: int, saved: float = 1.0) -> None:
         """The first `accepted` of `drafted` tokens were right, and each saved so many steps."""
         self._fade(trust, MEMORY)
         self._right[trust] = self._right.get(trust, 0.0) + accepted
         self._tried[trust] = self._tried.get(trust, 0.0) + min(accepted + 1, drafted)
-        self._lose(drafted * self.price.share - accepted * saved)
+        if self.said:
+            decided = min(accepted + 1, drafted)
+            self.account.lose(drafted * self.price.share + decided * self.price.decision - accepted * saved)
 
     def rested(self, trust: int) -> None:
         """No guess of this trust was followed."""
         self._fade(trust, REST)
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
-        """So many tokens were guessed in one go, behind `unread` tokens that were read first; new: a text's first.
-
-        Reading a prompt is no loss, as that was decided by what the whole text may gain.
-        """
+        """So many tokens were guessed in one go, behind `unread` tokens that were read first; new: a text's first."""
         if not self.said or self.price.step <= 0:
             return
-        steps = seconds / self.price.step
-        if unread <= NEAR and tokens:
-            self._guesses.add(self.price.count, seconds / tokens)
-        if unread >= LONG:
-            self._reading = max(steps - tokens * self.cost, 0.0) / unread
-        self._lose(min(tokens * self.cost, steps) if new else steps)
-
-    def _lose(self, steps: float) -> None:
-        if self.said:
-            self._settle()
-            self._lost = max(self._lost + steps, -CREDIT)
-
-    def _settle(self) -> None:
-        """With each step a part of what was lost may be lost anew."""
-        if self._lost > 0:
-            self._lost = max(self._lost - LOST * (self.price.count - self._at), 0.0)
-        self._at = self.price.count
+        steps, count = seconds / self.price.step, self.price.count
+        if tokens and unread <= NEAR:
+            self._guesses.add(count, seconds / tokens)
+        guessing = min(tokens * self.cost, steps) if unread > NEAR else steps
+        if tokens and unread >= LONG:
+            self._readings.add(count, (seconds - guessing * self.price.step) / unread)
+        self.account.lose(guessing if new else steps)
+        if new:
+            self.account.read(steps - guessing)
 
     def _fade(self, trust: int, share: float) -> None:
         for counts in (self._right, self._tried):
@@ -108,4 +138,5 @@ def experience_with(
     small: Any, kind: Hashable, price: RowPrice, said: float, expected: Mapping[int, float]
 ) -> Experience:
     """With a small model's guesses in texts of one kind of mark; later calls know what earlier ones learnt."""
-    return price.drafters.setdefault(small, {}).setdefault(kind, Experience(price, said, expected))
+    account, kinds = price.drafters.setdefault(small, (Account(price), {}))
+    return kinds.setdefault(kind, Experience(price, said, expected, account))

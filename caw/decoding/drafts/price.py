@@ -38,15 +38,14 @@ class Recent:
 
     def known(self, step: int) -> bool:
         """Whether there is anything in this step that is not forgotten."""
-        while self._seen and self._seen[0][0] <= step - self._kept:
-            self._seen.popleft()
-        return bool(self._seen)
+        return any(at > step - self._kept for at, *_ in self._seen.copy())
 
     def share(self, step: int, one: float) -> float:
         """Of a step that takes `one` seconds, as known in this step; the median counts."""
-        if one <= 0 or not self.known(step):
+        seen = self._seen.copy()  # other threads may add to it
+        each = [seconds for at, seconds, times in seen if at > step - self._kept for _ in range(times)]
+        if one <= 0 or not each:
             return self._share
-        each = [seconds for _, seconds, times in self._seen for _ in range(times)]
         return (self._share * self._weight + median(each) / one * len(each)) / (self._weight + len(each))
 
 
@@ -63,7 +62,7 @@ class RowPrice:
         self._decided = Recent(DECISION, DECISIONS)
         self._known, self._since = (ROW, DECISION, 0.0), OFTEN
         self.count = 0  # steps so far
-        self.drafters: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()  # see `experience_with`
+        self.drafters: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # see `experience_with`
 
     def saw(self, rows: int, seconds: float) -> None:
         """A step that made a forward of so many rows, and decided what it would without drafts, took so long."""
@@ -100,7 +99,7 @@ class RowPrice:
     def _line(self) -> tuple[float, float]:
         """What a row costs, and seconds of a step of one row."""
         times: dict[int, list[float]] = {}
-        for rows, seconds in self._seen:
+        for rows, seconds in self._seen.copy():  # other threads may add to it
             times.setdefault(rows, []).append(seconds)
         points = [(rows, median(found), len(found)) for rows, found in times.items()]
         count = max(sum(weight for *_, weight in points), 1)

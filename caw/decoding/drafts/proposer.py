@@ -75,8 +75,8 @@ class Proposer:
             most = min(most, self.width.of(guess.trust, batch, saves))
         return self._cut(root, guess, most), guess.trust
 
-    def saw(self, trust: int, drafted: int, accepted: int) -> None:
-        self.width.saw(trust, drafted, accepted)
+    def saw(self, trust: int, drafted: int, accepted: int, batch: int = 1, saves: float | None = None) -> None:
+        self.width.saw(trust, drafted, accepted, batch, saves)
 
     def finished(self, sequence: ActiveSequence) -> None:
         """A text has left the batch."""

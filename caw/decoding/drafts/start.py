@@ -52,7 +52,7 @@ def _source(model: Any, plan: Plan, price: RowPrice) -> tuple[Drafter, Width]:
     if hasattr(speculate, "config"):
         speculate = ModelDrafter(speculate, plan.watermark, plan.policy, share_of(speculate, model))
     if isinstance(speculate, ModelDrafter):
-        kind = tuple(map(type, (plan.watermark, plan.policy, speculate.watermark)))
+        kind = (speculate.cost, *map(type, (plan.watermark, plan.policy, speculate.watermark)))
         known = experience_with(speculate.model, kind, price, speculate.cost, speculate.expected)
         return speculate, Paying(MOST_OF_MODEL, known)
     drafter = NgramDrafter(alone=speculate == "own") if isinstance(speculate, str) else speculate

@@ -52,6 +52,7 @@ class DraftStep(EagerStep):
         # of the rows that go on without a forward: their numbers int64 [M], and of all rows those of logits and places
         self._walking: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._carried, self._guessed = 0, 0.0  # rows of the last forward, and seconds that guessing took
+        self._saves: dict[int, float] = {}  # by row with a text, see `saved_by_each`
 
     def start(self, state: DecodeState, cache: SiblingCache, rows: Rows) -> StepResult:
         """One forward and the first token that it decides; texts that end rest in the state."""
@@ -76,8 +77,8 @@ class DraftStep(EagerStep):
                 break
             yield result
         if ahead is not None:
-            for trust, drafted, accepted in ahead.outcomes(state.active.tolist()):
-                self.proposer.saw(trust, drafted, accepted)
+            for number, trust, drafted, accepted in ahead.outcomes(state.active.tolist()):
+                self.proposer.saw(trust, drafted, accepted, len(self._saves), self._saves[number])
 
     def _walk(self, state: DecodeState, cache: SiblingCache, ahead: Ahead) -> StepResult | None:
         """The next token of every text whose draft is right so far; None where none is."""
@@ -147,6 +148,7 @@ class DraftStep(EagerStep):
         carried = [n for n, (sequence, own) in enumerate(zip(self.rows, candidates, strict=True)) if sequence and own]
         texts = [sequence for n in carried if (sequence := self.rows[n]) is not None]
         saves = saved_by_each([sequence.remaining for sequence in texts], followed=self.followed)
+        self._saves = dict(zip(carried, saves, strict=True))
         found: list[tuple[Chain, int]] = [(Chain(), 0)] * len(candidates)
         for n, sequence, share in zip(carried, texts, saves, strict=True):
             choose = partial(self._chosen, n) if self._ladder is not None else None

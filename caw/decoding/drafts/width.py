@@ -33,8 +33,8 @@ class Width(ABC):
         """How guesses of this trust compare with others; a greater trust is better as long as nothing else is known."""
         return float(trust)
 
-    def saw(self, trust: int, drafted: int, accepted: int) -> None:
-        """The first `accepted` of `drafted` tokens were right."""
+    def saw(self, trust: int, drafted: int, accepted: int, batch: int = 1, saves: float | None = None) -> None:
+        """The first `accepted` of `drafted` tokens were right; batch, saves: see `of`."""
         return
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
@@ -63,26 +63,24 @@ class Paying(Width):
 
     def __init__(self, most: int, known: Experience) -> None:
         self.most, self.known, self.price = most, known, known.price
-        self._saved = 1.0  # steps of one row by a right token, where a draft was asked for last
 
     def share(self, trust: int) -> float:
         return self.known.share(trust)
 
     def of(self, trust: int, batch: int, saves: float | None = None) -> int:
         number = self._best(trust, batch, saves)[0]
-        self._saved = 1 / self._part(batch, saves)
         if not number:
             self.known.rested(trust)
-        if not self.known.affords():
+        if not self.known.account.allows():
             return 0
         return number if self.known.measured else min(number, 1)  # one that is slower than it says costs little to try
 
     def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
         cost = self.known.reading * prompt * self._part(batch, saves)
-        return remaining * (1 - 1 / self._best(0, batch, saves)[1]) > cost
+        return self.known.account.allows_reading and remaining * (1 - 1 / self._best(0, batch, saves)[1]) > cost
 
     def affords(self, unread: int) -> bool:
-        return self.known.affords(unread)
+        return self.known.account.allows(unread * self.known.reading)
 
     def _part(self, batch: int, saves: float | None) -> float:
         """A step of one row, as a share of what a text's token saves of a step of all."""
@@ -101,8 +99,8 @@ class Paying(Width):
                 best, number = speed, count
         return number, best if number else 1.0
 
-    def saw(self, trust: int, drafted: int, accepted: int) -> None:
-        self.known.saw(trust, drafted, accepted, self._saved)
+    def saw(self, trust: int, drafted: int, accepted: int, batch: int = 1, saves: float | None = None) -> None:
+        self.known.saw(trust, drafted, accepted, 1 / self._part(batch, saves))
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
         self.known.guessed(tokens, seconds, unread, new)

@@ -30,7 +30,9 @@ ORIGINALS: dict[str, Any] = {
 
 
 class Steady(RowPrice):
-    """What is taken to cost how much as long as nothing is known."""
+    """What is taken to cost how much as long as nothing is known, of steps of a second."""
+
+    step = 1.0  # type: ignore[assignment]
 
     def saw(self, rows: int, seconds: float) -> None:
         return

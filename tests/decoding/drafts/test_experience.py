@@ -40,18 +40,20 @@ def test_reading_is_measured_where_much_is_read() -> None:
     assert known.reading == 0.3 * known.price.share
     known.guessed(2, 0.1 * (200 * 0.05 + 2 * 0.3), 200, True)
     assert known.reading == pytest.approx(0.05)
-    known.guessed(2, 0.0, 200, True)
-    assert known.reading == 0.0, "never less"
+    known.guessed(0, 0.0, 200, True)
+    assert known.reading == pytest.approx(0.05), "where nothing was guessed nothing was read"
+    steps(known.price, REMEMBERED)
+    assert known.reading == 0.3 * known.price.share
 
 
 def test_guesses_lose_little() -> None:
     """None of them is right, whatever the shares say: a fiftieth of the steps, and two more to begin with."""
     known, lost = Experience(RowPrice(), 0.3), 0.0
     for step in range(1, 2001):
-        if known.affords():
+        if known.account.allows():
             known.guessed(2, 0.06, 1, False)
             known.saw(0, 2, 0)
-            lost += 0.6 + 2 * known.price.share
+            lost += 0.6 + 2 * known.price.share + known.price.decision
         steps(known.price, 1)
         assert lost <= FIRST + LOST * step + 1.5
     assert lost > LOST * 2000, "and it is tried again and again"
@@ -63,11 +65,12 @@ def test_what_they_gained_is_lost_at_most_in_part() -> None:
         known.guessed(2, 0.06, 1, False)
         known.saw(0, 2, 2)
     wrong = 0
-    while known.affords():
+    while known.account.allows():
         known.guessed(2, 0.06, 1, False)
         known.saw(0, 2, 0)
         wrong += 1
     assert (CREDIT + FIRST) / 0.8 < wrong < (CREDIT + FIRST) / 0.6 + 2
+    assert known.account.allows_reading == known.account.allows() == False  # noqa: E712
 
 
 @pytest.mark.parametrize("saved, affordable", [(1.0, True), (0.1, False)])
@@ -77,24 +80,48 @@ def test_by_what_a_right_token_saves(saved: float, affordable: bool) -> None:
     for _ in range(40):
         known.guessed(2, 0.04, 1, False)
         known.saw(0, 2, draw.choice((1, 2)), saved)
-    assert known.affords() == affordable
+    assert known.account.allows() == affordable
 
 
-def test_reading_a_prompt_is_no_loss_and_catching_up_is() -> None:
-    for new in (True, False):
-        known = Experience(steps(RowPrice()), 0.3)
-        known.guessed(2, 9.0, 300, new)
-        assert known.affords() == new
+def test_the_next_prompt_is_read_when_the_last_one_has_been_earned() -> None:
     known = Experience(steps(RowPrice()), 0.3)
-    known.guessed(1, 0.1 * (100 * 0.05 + 0.3), 100, True)
-    assert known.affords(20) and not known.affords(60)
+    known.guessed(2, 0.1 * (300 * 0.05 + 2 * 0.3), 300, True)
+    assert known.account.allows(), "guesses go on"
+    assert not known.account.allows_reading
+    for _ in range(20):
+        known.guessed(2, 0.06, 1, False)
+        known.saw(0, 2, 2)
+    assert known.account.allows_reading
+    known.guessed(2, 0.1 * (300 * 0.05 + 2 * 0.3), 300, True)
+    steps(known.price, int((15 - FIRST) / LOST))
+    assert known.account.allows_reading, "or forgiven"
+
+
+def test_catching_up_is_a_loss() -> None:
+    known = Experience(steps(RowPrice()), 0.3)
+    known.guessed(2, 9.0, 300, False)
+    assert not known.account.allows()
+
+
+def test_prompts_of_texts_that_end_early_lose_little() -> None:
+    """A prompt of 300 tokens takes 15 steps to read, a text has 20 tokens, and guesses bring nothing."""
+    known, lost = Experience(steps(RowPrice()), 0.3), 0.0
+    for text in range(1, 401):
+        if known.account.allows_reading:
+            known.guessed(1, 0.1 * (300 * 0.05 + 0.3), 300, True)
+            known.saw(0, 1, 0)
+            lost += 15.3 + known.price.share + known.price.decision
+        steps(known.price, 20)
+        assert lost <= FIRST + LOST * 20 * text + 16
+    assert lost > 0.8 * LOST * 20 * 400
 
 
 def test_one_that_costs_nothing_is_always_affordable() -> None:
     known = Experience(steps(RowPrice()))
     for _ in range(50):
         known.guessed(2, 1.0, 1, False)
-    assert known.cost == 0 and known.affords()
+        known.saw(0, 9, 0)
+    assert known.cost == 0 and known.measured and known.account.allows()
 
 
 def test_later_calls_know_what_earlier_ones_learnt() -> None:
@@ -105,7 +132,8 @@ def test_later_calls_know_what_earlier_ones_learnt() -> None:
     first = experience_with(one, "marked", price, 0.3, {})
     assert experience_with(one, "marked", price, 0.3, {}) is first
     assert experience_with(other, "marked", price, 0.3, {}) is not first
-    assert experience_with(one, "unmarked", price, 0.3, {}) is not first
+    unmarked = experience_with(one, "unmarked", price, 0.3, {})
+    assert unmarked is not first and unmarked.account is first.account, "what is lost is the same time"
     del one
     gc.collect()
     assert len(price.drafters) == 1, "it keeps no model in memory"

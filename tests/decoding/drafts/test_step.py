@@ -162,9 +162,10 @@ def test_the_price_is_told_what_took_how_long(
     monkeypatch.setattr("caw.decoding.drafts.step.time", SimpleNamespace(thread_time=lambda: float(next(ticks))))
     saw = Proposer.saw
 
-    def noted(self: Proposer, trust: int, drafted: int, accepted: int) -> None:
+    def noted(self: Proposer, trust: int, drafted: int, accepted: int, batch: int, saves: float) -> None:
         wrong.append(accepted < drafted)
-        saw(self, trust, drafted, accepted)
+        assert 0 < saves <= 1 <= batch <= 3 and (batch > 1 or saves == 1)
+        saw(self, trust, drafted, accepted, batch, saves)
 
     monkeypatch.setattr(Proposer, "saw", noted)
     done = same(llama, chosen, None, mistakes, rows=ROWS[:1] * 3, eos_token_ids=tuple(ends))

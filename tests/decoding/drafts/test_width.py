@@ -128,3 +128,40 @@ def test_a_long_prompt_is_not_read_for_a_short_text() -> None:
     assert width.worth_reading(10, 20, 1)
     assert not paying(price, 1 / 3, {0: 0.05}, 5).worth_reading(1, 400, 1), "guesses that do not pay"
     assert Always(3).worth_reading(10**6, 1, 8)
+
+
+def lost(steps: float, right: bool) -> Paying:
+    """A cheap drafter whose guesses are right or not, and that has lost so many steps."""
+    price = RowPrice()
+    for _ in range(20):
+        price.saw(1, 0.1)
+    width = paying(price, 0.1, {0: 0.9})
+    for _ in range(20):
+        width.guessed(1, 0.01, 1, False)
+        width.saw(0, 2, 2 * right)
+    width.known.account.lose(steps)
+    return width
+
+
+def test_who_has_lost_much_rests_whatever_is_promised() -> None:
+    assert lost(0.0, right=True).of(0, 1) > 0 == lost(50.0, right=True).of(0, 1)
+    assert lost(0.0, right=True).affords(20) and not lost(0.0, right=True).affords(20_000)
+    assert not lost(50.0, right=True).affords(0)
+    assert lost(0.0, right=True).worth_reading(20, 400, 1) and not lost(50.0, right=True).worth_reading(20, 400, 1)
+
+
+def test_a_right_token_among_many_texts_gains_less() -> None:
+    for batch, saves, allows in ((1, None, True), (8, None, False), (8, 0.9, True), (1, 0.05, False)):
+        width = lost(0.0, right=True)
+        for _ in range(200):
+            width.guessed(2, 0.03, 1, False)
+            width.saw(0, 2, 2, batch, saves)
+        assert width.known.account.allows() == allows, (batch, saves)
+
+
+def test_prompts_are_read_by_what_reading_took() -> None:
+    width = lost(0.0, right=True)
+    assert width.worth_reading(200, 40, 1)
+    width.guessed(1, 0.1 * (200 * 0.2 + 0.1), 200, True)
+    width.known.account.read(-100.0)
+    assert not width.worth_reading(200, 40, 1) and width.worth_reading(20, 400, 1)
