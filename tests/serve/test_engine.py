@@ -79,7 +79,7 @@ def test_drafts_change_no_text_of_those_that_come_and_go(monkeypatch: pytest.Mon
     drafter, right = Knowing(known, ["right", "last wrong", "too long"]), []
     monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
     keep_price_steady(monkeypatch)
-    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted: right.append(accepted))
+    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     for drafts in (True, False):
         with running(batch=3, drafts=drafts) as served, ThreadPoolExecutor(7) as pool:
             done = list(pool.map(lambda one, served=served: served.complete(**one), asked))

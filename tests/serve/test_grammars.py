@@ -98,7 +98,7 @@ def test_drafts_change_no_text_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> N
     drafter = Knowing(known, ["right", "last wrong", "first wrong", "unknown ids", "too long"])
     monkeypatch.setattr("caw.decoding.drafts.start.NgramDrafter", lambda alone: drafter)
     keep_price_steady(monkeypatch)
-    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted: right.append(accepted))
+    monkeypatch.setattr(Proposer, "saw", lambda self, trust, drafted, accepted, *_: right.append(accepted))
     assert texts(True) == expected
     assert sum(right) > 40
     for text in expected[2:]:
