@@ -13,8 +13,9 @@ from typing import Any
 
 import openai
 import pytest
-from serve.serving import DIRECTORY, NAME, Kept, Running, alone, running, until
+from serve.serving import DIRECTORY, NAME, Kept, Running, alone, parts, running, until
 
+from caw.decoding.model_lock import model_lock
 from caw.found.receipts import text_digest
 from caw.serve import guard
 from caw.serve.contracts import Begun, MarkRules
@@ -152,9 +153,10 @@ def test_a_client_that_leaves_while_its_receipt_is_being_closed_loses_it_not() -
     """All threads are busy, so the closing waits for one; it was cancelled with the answer, and never came."""
     go = threading.Event()
     with running() as served:
-        connection, _ = raw_stream(served.port, max_tokens=40)
-        for _ in range(WORKERS):
-            served.service.workers.submit(go.wait)
+        connection, _ = raw_stream(served.port, max_tokens=200)
+        with model_lock(parts()[0]):  # so that the text does not end before they are
+            for _ in range(WORKERS):
+                served.service.workers.submit(go.wait)
         until(lambda: served.service.engine.inbox.under_way == 0)
         connection.close()
         until(lambda: all(order.texts[0].closing is not None for order in served.service.open))
