@@ -103,11 +103,11 @@ class Experience:
 
     def saw(self, trust: int, drafted: int, accepted: int, saved: float = 1.0) -> None:
         """The first `accepted` of `drafted` tokens were right, and each saved so many steps."""
+        decided = min(accepted + 1, drafted)
         self._fade(trust, MEMORY)
         self._right[trust] = self._right.get(trust, 0.0) + accepted
-        self._tried[trust] = self._tried.get(trust, 0.0) + min(accepted + 1, drafted)
+        self._tried[trust] = self._tried.get(trust, 0.0) + decided
         if self.said:
-            decided = min(accepted + 1, drafted)
             self.account.lose(drafted * self.price.share + decided * self.price.decision - accepted * saved)
 
     def rested(self, trust: int) -> None:

@@ -38,7 +38,7 @@ class Recent:
 
     def known(self, step: int) -> bool:
         """Whether there is anything in this step that is not forgotten."""
-        return any(at > step - self._kept for at, *_ in self._seen.copy())
+        return bool(self._seen) and self._seen[-1][0] > step - self._kept
 
     def share(self, step: int, one: float) -> float:
         """Of a step that takes `one` seconds, as known in this step; the median counts."""

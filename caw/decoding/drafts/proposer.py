@@ -60,7 +60,7 @@ class Proposer:
             if not worth:
                 return Chain(), 0
         follower = self._follower(sequence)
-        start = time.thread_time()
+        start = time.thread_time() if self.costly else 0.0
         if choose is not None and isinstance(follower, Foreseer):
             root, guess = follower.among(candidates, most, choose)
         else:

@@ -76,21 +76,21 @@ class Paying(Width):
         return number if self.known.measured else min(number, 1)  # one that is slower than it says costs little to try
 
     def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
-        cost = self.known.reading * prompt * self._part(batch, saves)
+        cost = self.known.reading * prompt / self._saved(batch, saves)
         return self.known.account.allows_reading and remaining * (1 - 1 / self._best(0, batch, saves)[1]) > cost
 
     def affords(self, unread: int) -> bool:
         return self.known.account.allows(unread * self.known.reading)
 
-    def _part(self, batch: int, saves: float | None) -> float:
-        """A step of one row, as a share of what a text's token saves of a step of all."""
-        return 1 / ((saves or 1 / batch) * (1 + self.price.share * (batch - 1)))
+    def _saved(self, batch: int, saves: float | None) -> float:
+        """What a right token saves of a step of all texts, in steps of one row."""
+        return (saves or 1 / batch) * (1 + self.price.share * (batch - 1))
 
     def _best(self, trust: int, batch: int, saves: float | None) -> tuple[int, float]:
         """(how many tokens pay best, the speed that they promise); 0 and 1 where none do."""
         share, row = self.share(trust), self.price.share
-        part = self._part(batch, saves)
-        price, decision = (row + self.known.cost) * part, self.price.decision * part
+        saved = self._saved(batch, saves)
+        price, decision = (row + self.known.cost) / saved, self.price.decision / saved
         best, number, decided, expected = WORTH, 0, 0.0, 1.0
         for count in range(1, self.most + 1):
             decided, expected = expected, expected + share**count
@@ -100,7 +100,7 @@ class Paying(Width):
         return number, best if number else 1.0
 
     def saw(self, trust: int, drafted: int, accepted: int, batch: int = 1, saves: float | None = None) -> None:
-        self.known.saw(trust, drafted, accepted, 1 / self._part(batch, saves))
+        self.known.saw(trust, drafted, accepted, self._saved(batch, saves))
 
     def guessed(self, tokens: int, seconds: float, unread: int, new: bool) -> None:
         self.known.guessed(tokens, seconds, unread, new)
