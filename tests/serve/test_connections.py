@@ -14,13 +14,16 @@ import pytest
 from serve.serving import Running, running, until
 from serve.test_answering import ASK, everything
 
+from caw.decoding.eager_step import EagerStep
 from caw.serve import connections
 from caw.serve import running as module
 
 
-def test_a_client_that_takes_nothing_is_cut_off() -> None:
+def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served meanwhile, and its row is free again; the connection was kept for ever once it was closing."""
-    with running(write_timeout=0.3, max_length=512, batch=2) as served:
+    take = EagerStep.take  # 500 of them shall last longer than such a client is waited for, on any machine
+    monkeypatch.setattr(EagerStep, "take", lambda *given: (time.sleep(0.01), take(*given))[1])
+    with running(write_timeout=0.3, max_length=512, batch=2, drafts=False) as served:
         for listening in served.server.servers[0].sockets:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         slow = socket.socket()
