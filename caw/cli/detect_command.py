@@ -316,7 +316,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
             bar()
             if isinstance(result, str):
                 bad += 1
-                complain(f"line {item.number}: {result}")
+                complain(item.said(result, single=single))
                 continue
             bad += told is not None and not told.confirms(item, result, single=single)
             if task.as_json:

@@ -30,6 +30,10 @@ class Item:
     content: str | list[int]
     prompt: str | None = None
 
+    def said(self, sentence: str, *, single: bool) -> str:
+        """A sentence about it; single: it is from no line."""
+        return sentence if single else f"line {self.number}: {sentence}"
+
 
 def result_line(item: Item, result: Result, scores: bool) -> dict[str, Any]:
     """What --json prints of one text."""

@@ -116,11 +116,11 @@ class Receipts:
         told = self.by_digest[text_digest(item.content)].p_value
         if math.isclose(told, result.p_value, rel_tol=1e-3):
             return True
-        where = "" if single else f"line {item.number}: "
-        complain(
-            f"{where}{is_p(result.p_value)}, and {self.source} tells of {is_p(told)}: the watermark's options, the "
-            "tokenizer or --prefix differ from those of the test; give the same"
+        said = (
+            f"{is_p(result.p_value)}, and {self.source} tells of {is_p(told)}: the watermark's options, the tokenizer "
+            "or --prefix differ from those of the test; give the same"
         )
+        complain(item.said(said, single=single))
         return False
 
     def known(self, items: Sequence[Item]) -> tuple[list[Item], int]:
@@ -150,7 +150,7 @@ def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[
         said = f"no receipt in {told[0].source} has the text's digest: {why}"
         if len(items) == 1:
             raise ValueError(f"{said}; leave --receipt out to test it as it is")
-        complain(f"line {item.number}: {said}")
+        complain(item.said(said, single=False))
         strangers += 1
     return found, strangers
 

@@ -69,7 +69,7 @@ def test_items(keys: KeySearch, items: Sequence[Item], *, as_json: bool, single:
     for item, result in _results(keys, items):
         if isinstance(result, str):
             bad += 1
-            complain(f"line {item.number}: {result}")
+            complain(item.said(result, single=single))
         elif as_json:
             print(json.dumps(_line(item, result)), flush=True)
         else:

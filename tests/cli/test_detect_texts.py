@@ -12,6 +12,7 @@ from cli.running import KEY, assert_refused, run
 from tiny import tiny_tokenizer
 
 import caw
+from caw.cli import detect_command
 from caw.models import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -83,6 +84,15 @@ def test_detect_ids_that_are_none(tmp_path: Path) -> None:
     source.write_text('{"text": [1, -5]}\n')
     result = run("detect", "--input", str(source))
     assert result.exit_code == 1 and result.stderr.startswith("caw: line 1: ") and result.stdout == ""
+
+
+def test_of_a_single_text_no_line_is_named(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect_command, "run_detection", lambda task, items: [(item, "it is odd") for item in items])
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text('{"text": "the sky"}\n')
+    for given, said in ((["--text", "the sky"], "it is odd"), (["--input", str(lines)], "line 1: it is odd")):
+        result = run("detect", *given, "--tokenizer", model)
+        assert result.exit_code == 1 and result.stderr == f"caw: {said}\n" and result.stdout == ""
 
 
 @pytest.mark.slow
