@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from caw.decoding.drafts.experience import Experience
 
 WORTH = 1.02  # speed that a draft has to promise
+MARGIN = 2.0  # what reading a prompt has to promise, over its price: it is paid at once, for a text nobody knows
 
 
 class Width(ABC):
@@ -76,7 +77,7 @@ class Paying(Width):
         return number if self.known.measured else min(number, 1)  # one that is slower than it says costs little to try
 
     def worth_reading(self, prompt: int, remaining: int, batch: int, saves: float | None = None) -> bool:
-        cost = self.known.reading * prompt / self._saved(batch, saves)
+        cost = MARGIN * self.known.reading * prompt / self._saved(batch, saves)
         return self.known.account.allows_reading and remaining * (1 - 1 / self._best(0, batch, saves)[1]) > cost
 
     def affords(self, unread: int) -> bool:

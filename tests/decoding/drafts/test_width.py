@@ -130,6 +130,16 @@ def test_a_long_prompt_is_not_read_for_a_short_text() -> None:
     assert Always(3).worth_reading(10**6, 1, 8)
 
 
+def test_reading_has_to_promise_twice_its_price() -> None:
+    width = paying(said=0.1, expected={0: 0.9}, most=5)
+    expected = [sum(width.share(0) ** k for k in range(count + 1)) for count in range(6)]
+    a_token = width.price.share + width.known.cost
+    speed = max(expected[n] / (1 + a_token * n + width.price.decision * expected[n - 1]) for n in range(1, 6))
+    saved = 100 * (1 - 1 / speed)  # steps, by a text of 100 tokens
+    pays = saved / width.known.reading
+    assert width.worth_reading(int(0.49 * pays), 100, 1) and not width.worth_reading(int(0.51 * pays), 100, 1)
+
+
 def lost(steps: float, right: bool) -> Paying:
     """A cheap drafter whose guesses are right or not, and that has lost so many steps."""
     price = RowPrice()
