@@ -170,16 +170,16 @@ def weights() -> str:
 READERS = {"none": "-", "prompt": "model and prompt", "no prompt": "model", "calibrated": "model, calibrated"}
 
 
-def model_weights() -> str:
+def model_weights(name: str = "model_weights") -> str:
     """Share of marked texts found with weights from a model, by length."""
-    found = read_result("model_weights.json")
-    rows = [
-        (r["arm"], r["length"], READERS[r["reader"]], f"{r['fpr']:g}", r["texts"],
-         f"{r['rate']:.2f} ({r['low']:.2f} - {r['high']:.2f})", f"{r['median_log10_p']:.1f}")
-        for r in found["rows"]
-    ]  # fmt: skip
-    header = ("texts marked", "tokens", "weights from", "level", "texts", "found (95 % interval)", "median log10 p")
-    return f"{as_table(header, rows)}\n\n{source('model_weights.json')}"
+    cases: dict[tuple[Any, ...], dict[str, str]] = {}
+    for row in read_result(f"{name}.json")["rows"]:
+        case = row["arm"], row["length"], f"{row['fpr']:g}", row["texts"]
+        cases.setdefault(case, {})[row["reader"]] = f"{row['rate']:.2f} ({row['low']:.2f} - {row['high']:.2f})"
+    rows = [(*case, *(found[reader] for reader in READERS)) for case, found in cases.items()]
+    said = ("no weights" if name == "-" else f"weights from the {name}" for name in READERS.values())
+    header = ("texts marked", "tokens", "level", "texts", *said)
+    return f"{as_table(header, rows)}\n\nIn brackets: 95 % intervals. {source(f'{name}.json')}"
 
 
 def model_weights_null() -> str:
