@@ -50,7 +50,7 @@ def evaluate_report_command(
         check_paths({str(path): path for path in run_folder.glob("*") if path not in written.values()}, written)
         if anew:
             copy = Published(run_folder)
-            Store(run_folder).write_results(Results(copy, copy.plans()).as_dict())
+            Store(run_folder).write_results(Results(copy, copy.plans()).as_dict(), packed=True)
         data = read_report_data(run_folder, benchmarks)
         for line in data.missing:
             complain(f"missing: {line}")

@@ -3,7 +3,8 @@
 Its results can be computed again from it:
 
     FOLDER/
-      results.json, config.yaml, attacks.json     as in the run's folder
+      config.yaml, attacks.json     as in the run's folder
+      results.json.xz         results.json of the run's folder, compressed
       cells.json              per cell its manifest and runs; the records of these runs; planned cells without texts
       answers.columns.xz      for each answer its cell and the fields of `Answer`, by column (caw/io/columns.py)
       scores.columns.xz, perplexity.columns.xz    the lines of the run's folder by column, without `of` (only scores of
@@ -38,7 +39,8 @@ CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
 AS_THEY_ARE = ("attacks.json", "config.yaml")
 LINES = (ANSWERS_FILE, SCORES_FILE, PERPLEXITY_FILE)
 PUBLISHED = (
-    "results.json", CELLS_FILE, *AS_THEY_ARE, *(form.name for name in LINES for form in json_files.forms_of(Path(name)))
+    "results.json", "results.json.xz", CELLS_FILE, *AS_THEY_ARE,
+    *(form.name for name in LINES for form in json_files.forms_of(Path(name))),
 )  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def publish(scorer: Scorer, plans: Sequence[CellPlan], folder: str | Path) -> in
     for name in AS_THEY_ARE:
         if (store.path / name).exists():
             replace_file(place / name, (store.path / name).read_bytes())
-    Store(place).write_results(store.results)
+    Store(place).write_results(store.results, packed=True)
     return len(lines)
 
 

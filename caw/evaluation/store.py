@@ -249,8 +249,9 @@ class Store:
         """The content of results.json; {"rows": []} if there is none yet."""
         return read_json(self.path / "results.json") or {"rows": []}
 
-    def write_results(self, results: Mapping[str, Any]) -> None:
-        write_lists(self.path / "results.json", results)
+    def write_results(self, results: Mapping[str, Any], *, packed: bool = False) -> None:
+        """packed: compressed, as published copies have it."""
+        write_lists(self.path / "results.json", results, packed=packed)
 
     def results_lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold this while making and writing results; a process that saw less then cannot write last."""

@@ -129,10 +129,20 @@ def parse(kind: type[T], line: Mapping[str, Any], path: Path) -> T:
         raise ValueError(f"{path}: expected lines of `{MADE_BY}`, found one without {missing}; remove it") from None
 
 
+def packed_json(path: Path) -> Path:
+    """Where the object of the plain file `path` is published: compressed."""
+    return path.with_name(path.name + SUFFIX)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None if there is no file. Raises ValueError for anything else in it."""
+    """The object in a file or its compressed form; None if there is neither. Raises ValueError for anything else."""
+    packed = packed_json(path)
     try:
-        value = json.loads(read_bounded(path))
+        if packed.exists() and not path.exists():
+            with opened(packed) as file:
+                value = json.loads(file.read())
+        else:
+            value = json.loads(read_bounded(path))
     except FileNotFoundError:
         return None
     except ValueError:
@@ -147,10 +157,16 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     replace_file(path, (text + "\n").encode("utf-8"))
 
 
-def write_lists(path: Path, value: Mapping[str, Any]) -> None:
-    """An object without indents, with a line for each entry of its lists: small, and a diff shows what changed."""
+def write_lists(path: Path, value: Mapping[str, Any], *, packed: bool = False) -> None:
+    """An object without indents, with a line for each entry of its lists: small, and a diff shows what changed.
+
+    packed: compressed, a tenth of it. The file's other form is removed, as readers could not tell which one counts.
+    """
     text = ",\n".join(f"{small(name)}:{_entries(entry)}" for name, entry in value.items())
-    replace_file(path, f"{{{text}}}\n".encode())
+    content = f"{{{text}}}\n".encode()
+    chosen, other = (packed_json(path), path) if packed else (path, packed_json(path))
+    replace_file(chosen, compress(content) if packed else content)
+    other.unlink(missing_ok=True)
 
 
 def _entries(value: Any) -> str:

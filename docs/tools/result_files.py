@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from caw.io.json_files import packed_json, read_json
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 # of files that do not name their own
@@ -41,7 +43,9 @@ COMMANDS = {
 
 @lru_cache
 def read_result(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return (
+        read_json(RESULTS / name) if packed_json(RESULTS / name).exists() else json.loads((RESULTS / name).read_text())
+    )
 
 
 def source(name: str) -> str:

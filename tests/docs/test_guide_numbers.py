@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from caw.io.json_files import read_json
 
 ROOT = Path(__file__).parents[2]
 POLICIES = {
@@ -16,7 +17,7 @@ POLICIES = {
 
 
 def results(name: str) -> Any:
-    return json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
+    return read_json(ROOT / "benchmarks" / "results" / name)
 
 
 def table(page: str, first: str) -> list[list[str]]:

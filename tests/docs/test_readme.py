@@ -14,7 +14,7 @@ import typer
 from command_line import commands
 
 from caw.cli import app
-from caw.io.json_files import read_lines
+from caw.io.json_files import read_json, read_lines
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -25,7 +25,7 @@ LINES = 130
 
 
 def results(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return read_json(RESULTS / name)
 
 
 def cells(text: str) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -93,14 +94,15 @@ def test_published_folders_hold_what_they_should(name: str) -> None:
 
 
 def test_committed_results_stay_small() -> None:
-    """4.5 MB in all, 2.2 MB of them answer by answer; copies keep these by column, and results without indents."""
+    """3.6 MB in all, 2 MB of them answer by answer; copies keep these by column, and results without indents."""
     sizes = {path: path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) <= 4_500_000
-    assert sum(size for path, size in sizes.items() if path.suffix == ".xz") <= 2_200_000
+    assert sum(sizes.values()) <= 3_600_000
+    assert sum(size for path, size in sizes.items() if path.name.endswith(".columns.xz")) <= 2_000_000
     assert {path.suffix for path in sizes} == {".json", ".md", ".svg", ".xz"}
     assert {path.stem.partition(".")[2] for path in sizes if path.suffix == ".xz"} == {"columns", "json"}
-    for path in RESULTS.rglob("results.json"):
-        assert path.read_text(encoding="utf-8").startswith('{"rows":[\n{"model":"'), path
+    assert not list(RESULTS.rglob("results.json")), "they are compressed"
+    for path in RESULTS.rglob("results.json.xz"):
+        assert lzma.decompress(path.read_bytes()).decode().startswith('{"rows":[\n{"model":"'), path
     assert not [path for path in sizes if path.suffix == ".svg" and "<dc:date>" in path.read_text(encoding="utf-8")]
 
 
@@ -143,7 +145,7 @@ def test_published_folders_hold_no_texts(made: dict[str, Any], whole: Path, tmp_
     work = runner(made, whole)
     assert publish(work.scorer, work.config.plan(), tmp_path / "p") == 9 * len(CELLS)
     names = {path.name for path in (tmp_path / "p").iterdir()}
-    assert names == {"answers.columns.xz", "scores.columns.xz", "cells.json", "config.yaml", "results.json"}
+    assert names == {"answers.columns.xz", "scores.columns.xz", "cells.json", "config.yaml", "results.json.xz"}
     content = content_of(tmp_path / "p")
     for found in texts(whole).values():
         assert not any(text and json.dumps(text)[1:-1] in content for text in found.values())

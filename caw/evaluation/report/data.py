@@ -21,7 +21,7 @@ from caw.evaluation.old_names import kind_now
 from caw.evaluation.publishing import ANSWERS_FILE, Published, is_published
 from caw.evaluation.report.latency import Latency, read_latency
 from caw.evaluation.store import Score, Store
-from caw.io.json_files import read_lines
+from caw.io.json_files import packed_json, read_lines
 from caw.requirements import require
 
 KINDS = ("fixed", "entropy", "logit-delta", "capacity")
@@ -129,7 +129,7 @@ def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -
     Raises FileNotFoundError for a folder without results.json, ValueError for files of another kind.
     """
     place = Path(folder)
-    if not (place / "results.json").is_file():
+    if not any(path.is_file() for path in (place / "results.json", packed_json(place / "results.json"))):
         raise FileNotFoundError(
             f"expected results.json in the run's folder, found none in {place}; run `caw evaluate run` first"
         )
