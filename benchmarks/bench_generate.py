@@ -80,6 +80,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     runs = SETS[arguments.set]
     if unknown := set(arguments.only or []) - set(runs):
         parser.error(f"expected runs among {', '.join(runs)}, got {', '.join(sorted(unknown))}")

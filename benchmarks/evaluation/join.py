@@ -6,7 +6,8 @@
 
 A published copy has no texts, so that its run cannot be gone on with elsewhere. Where both have a cell (of unmarked
 texts), the first one's answers stay, and the second one's scores count under the keys that the first one lacks. These
-are of the second one's texts, which another machine may have made otherwise, as it rounds sums otherwise.
+are of the second one's texts, which another machine may have made otherwise, as it rounds sums otherwise. The second
+one's config, with more keys, replaces the first one's.
 """
 
 from __future__ import annotations
@@ -41,9 +42,7 @@ def join(copy: Published, more: Published) -> None:
         if asked(copy.manifests[cell]) != asked(more.manifests[cell]):
             raise ValueError(f"{cell} was made otherwise in {more.folder} than in {copy.folder}; join parts of one run")
     answers, scores = lines_of(copy, more, ANSWERS_FILE), lines_of(copy, more, SCORES_FILE)
-    known = {line["id"] + line["cell"] for line in answers[0]}
     new = [line for line in answers[1] if line["cell"] not in both]
-    assert not known & {line["id"] + line["cell"] for line in new}
     had = {(line["cell"], line["watermark"], line["key"]) for line in scores[0]}
     further = [line for line in scores[1] if (line["cell"], line["watermark"], line["key"]) not in had]
     cells = {**more.about["cells"], **copy.about["cells"]}

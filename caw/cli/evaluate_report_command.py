@@ -22,7 +22,7 @@ def evaluate_report_command(
     page: Annotated[bool, typer.Option(help="Write index.html too, one page that needs nothing else.")] = True,
     anew: Annotated[
         bool,
-        typer.Option("--anew", help="For published results: first make results.json again from answers and scores."),
+        typer.Option("--anew", help="For a published copy: first make its results again from answers and scores."),
     ] = False,
 ) -> None:
     """Write the tables and figures of an evaluation.

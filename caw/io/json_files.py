@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -40,12 +40,17 @@ def is_there(path: Path) -> bool:
 
 
 def kept_at(path: Path) -> Path:
-    """The file that holds the lines of `path`. Raises FileNotFoundError for none, ValueError for several."""
-    found = [form for form in forms_of(path) if form.exists()]
+    """The file that holds the lines of `path`, that one if there is none. Raises ValueError for several."""
+    return _only(forms_of(path), "these lines")
+
+
+def _only(forms: Sequence[Path], what: str) -> Path:
+    """The form that is there, the first if none is. Raises ValueError for several: nothing says which one counts."""
+    found = [form for form in forms if form.exists()]
     if len(found) > 1:
         names = " and ".join(form.name for form in found)
-        raise ValueError(f"expected one file of these lines in {path.parent}, found {names}; remove the older")
-    return found[0] if found else path
+        raise ValueError(f"expected one file of {what} in {forms[0].parent}, found {names}; remove the older")
+    return found[0] if found else forms[0]
 
 
 def opened(path: Path) -> BinaryIO:
@@ -135,20 +140,21 @@ def packed_json(path: Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file or its compressed form; None if there is neither. Raises ValueError for anything else."""
-    packed = packed_json(path)
+    """The object in a file or its compressed form; None if there is neither.
+
+    Raises ValueError for both, for a compressed file that is not whole and for anything but an object.
+    """
+    kept = _only((path, packed_json(path)), "this object")
     try:
-        if packed.exists() and not path.exists():
-            with opened(packed) as file:
-                value = json.loads(file.read())
-        else:
-            value = json.loads(read_bounded(path))
+        content = read_bounded(path) if kept == path else opened(kept).read()
     except FileNotFoundError:
         return None
+    try:
+        value = json.loads(content)
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object in {path}, found something else; remove the file")
+        raise ValueError(f"expected a JSON object in {kept}, found something else; remove the file")
     return value
 
 
@@ -160,7 +166,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_lists(path: Path, value: Mapping[str, Any], *, packed: bool = False) -> None:
     """An object without indents, with a line for each entry of its lists: small, and a diff shows what changed.
 
-    packed: compressed, a tenth of it. The file's other form is removed, as readers could not tell which one counts.
+    packed: compressed, a tenth of it. The file's other form is removed, as readers refuse both.
     """
     text = ",\n".join(f"{small(name)}:{_entries(entry)}" for name, entry in value.items())
     content = f"{{{text}}}\n".encode()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from caw.io.json_files import packed_json, read_json
+from caw.io.json_files import opened
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -25,7 +25,7 @@ COMMANDS = {
     "loop.json": "python benchmarks/bench_loop.py --tokens 48",
     "prompt_cache.json": "python benchmarks/bench_prompt_cache.py --prompts 128 512 --rounds 3",
     **{
-        f"evaluation_{run}/results.json": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
+        f"evaluation_{run}/results.json.xz": f"caw evaluate run --config benchmarks/evaluation/{run}.yaml"
         for run in (
             "qwen05",
             "qwen05keys",
@@ -43,9 +43,8 @@ COMMANDS = {
 
 @lru_cache
 def read_result(name: str) -> Any:
-    return (
-        read_json(RESULTS / name) if packed_json(RESULTS / name).exists() else json.loads((RESULTS / name).read_text())
-    )
+    with opened(RESULTS / name) as file:
+        return json.load(file)
 
 
 def source(name: str) -> str:

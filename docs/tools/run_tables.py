@@ -34,12 +34,12 @@ def _data(run: str) -> ReportData:
 def accuracy(run: str, task: str = "gsm8k") -> str:
     """The paper's Table 1 of a run: accuracy, AUC, F1, share found."""
     found = report_tables.main_table(_data(run), task)
-    return f"{found.markdown()}\n{source(f'evaluation_{run}/results.json')}"
+    return f"{found.markdown()}\n{source(f'evaluation_{run}/results.json.xz')}"
 
 
 def cost(run: str) -> str:
     """What the marks of each setting of a run cost in accuracy and decodes."""
-    return f"{report_tables.cost_table(_data(run)).markdown()}\n{source(f'evaluation_{run}/results.json')}"
+    return f"{report_tables.cost_table(_data(run)).markdown()}\n{source(f'evaluation_{run}/results.json.xz')}"
 
 
 def drawn(run: str, drawn_run: str) -> str:
@@ -73,7 +73,7 @@ def drawn(run: str, drawn_run: str) -> str:
             report_tables.with_interval(float(difference.mean()), list(bounds)),
         ))  # fmt: skip
     header = ("setting", "questions", "right", "right, drawn without a mark", "difference (95 % interval)")
-    return f"{as_table(header, lines)}\n{source(f'evaluation_{drawn_run}/results.json')}"
+    return f"{as_table(header, lines)}\n{source(f'evaluation_{drawn_run}/results.json.xz')}"
 
 
 def _by_cell(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -117,7 +117,7 @@ def equal_detection(run: str, *measures: str) -> str:
     data = _data(run)
     kept = [row for row in data.equal_detection if not measures or row["measure"] in measures]
     found = report_tables.equal_detection_table(ReportData(data.rows, kinds=data.kinds, equal_detection=kept))
-    return f"{found.markdown()}\n{source(f'evaluation_{run}/results.json')}"
+    return f"{found.markdown()}\n{source(f'evaluation_{run}/results.json.xz')}"
 
 
 def summary(run: str, task: str, watermark: str, *policies: str) -> str:
@@ -143,4 +143,4 @@ def summary(run: str, task: str, watermark: str, *policies: str) -> str:
         f"{watermark.upper()}, {first['n']} questions of {task}, keys: {first['keys']}. The test fires on "
         f"{first['fpr_1e2']:.3f} of the unmarked answers, the weighted one on {first['weighted']['fpr_1e2']:.3f}."
     )
-    return f"{as_table(header, lines)}\n\n{said} {source(f'evaluation_{run}/results.json')}"
+    return f"{as_table(header, lines)}\n\n{said} {source(f'evaluation_{run}/results.json.xz')}"

@@ -89,3 +89,34 @@ def test_lists_have_a_line_for_each_entry(tmp_path: Path) -> None:
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
     assert text == '{"rows":[\n{"a":1.5,"b":["é",null]},\n{"c":[]}\n],\n"none":[],\n"n":1}\n'
     assert json_files.read_json(tmp_path / "x.json") == value
+
+
+def test_an_object_is_kept_in_one_form(tmp_path: Path) -> None:
+    path, value = tmp_path / "x.json", {"rows": [{"a": i / 7} for i in range(200)]}
+    packed = json_files.packed_json(path)
+    assert json_files.read_json(path) is None
+    for compressed in (False, True, True, False):
+        json_files.write_lists(path, value, packed=compressed)
+        assert list(tmp_path.iterdir()) == [packed if compressed else path], "the other form goes"
+        assert json_files.read_json(path) == value
+    plain = path.read_bytes()
+    json_files.write_lists(path, value, packed=True)
+    assert lzma.decompress(packed.read_bytes()) == plain and packed.stat().st_size < len(plain) / 3
+
+
+def test_both_or_half_an_object_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    json_files.write_lists(path, {"rows": [1, 2]}, packed=True)
+    packed, whole = json_files.packed_json(path), json_files.packed_json(path).read_bytes()
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"expected one file of this object .*, found x\.json and x\.json\.xz; remove"):
+        json_files.read_json(path)
+    path.unlink()
+    packed.write_bytes(whole[:-9])
+    with pytest.raises(
+        ValueError, match=r"expected a whole xz file in .*x\.json\.xz, found something else; publish it"
+    ):
+        json_files.read_json(path)
+    packed.write_bytes(lzma.compress(b"[]"))
+    with pytest.raises(ValueError, match=r"expected a JSON object in .*x\.json\.xz, found something else; remove"):
+        json_files.read_json(path)

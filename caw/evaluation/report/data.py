@@ -126,7 +126,8 @@ def setting_of_cell(name: str, watermark: str | None = None) -> tuple[Setting, i
 def read_report_data(folder: str | Path, benchmarks: str | Path | None = None) -> ReportData:
     """Read all there is in a run's folder or a published copy. benchmarks: a folder of benchmark files.
 
-    Raises FileNotFoundError for a folder without results.json, ValueError for files of another kind.
+    Raises FileNotFoundError for a folder without results.json (a copy has it compressed), and ValueError for files of
+    another kind.
     """
     place = Path(folder)
     if not any(path.is_file() for path in (place / "results.json", packed_json(place / "results.json"))):
