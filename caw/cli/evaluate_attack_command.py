@@ -10,12 +10,14 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, kept_on_interrupt, user_errors
+from caw.cli.quantised_option import check_second, second_option
 from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw.evaluation.config import Config
 
 RESOURCES, ENDPOINT, RUNNING = "What attacks need", "Paraphrase", "Running"
+CAUSAL, RANKER_FLAG = "--ranker causal:MODEL", "--ranker-quantised"
 
 
 def evaluate_attack_command(
@@ -39,6 +41,7 @@ def evaluate_attack_command(
     device: Annotated[
         str | None, opt.panel(RESOURCES, "For the ranker: cpu, cuda, ... [cuda if there is one].")
     ] = None,
+    ranker_quantised: Annotated[str | None, second_option(CAUSAL, RANKER_FLAG, RESOURCES)] = None,
     paraphrase_model: Annotated[str | None, opt.panel(ENDPOINT, "Name of the model at the endpoint.")] = None,
     base_url: Annotated[str | None, opt.panel(ENDPOINT, "Address of an OpenAI-compatible endpoint.")] = None,
     key_env: Annotated[str, opt.panel(ENDPOINT, "Environment variable with the endpoint's key.")] = "OPENAI_API_KEY",
@@ -73,9 +76,10 @@ def evaluate_attack_command(
 
         opt.set_threads(threads)
         config = config_of_run(run_folder)
+        device = _ranker_place(ranker, device, ranker_quantised)
         endpoint: dict[str, object] = {"model": paraphrase_model, "key": os.environ.get(key_env), "base_url": base_url,
                     "requests_per_minute": requests_per_minute}  # fmt: skip
-        setup = AttackSetup(seed, wordnet, ranker, device, endpoint=endpoint)
+        setup = AttackSetup(seed, wordnet, ranker, device, ranker_quantised, endpoint=endpoint)
         scorer = Scorer(config, Store(run_folder))
         attacker = Attacker(scorer, setup, limit, human, workers, complain)
         with kept_on_interrupt(run_folder):
@@ -89,6 +93,19 @@ def evaluate_attack_command(
     if attacker.failures:
         complain(f"{attacker.failures} texts could not be attacked and are left out; the same command tries them again")
         raise typer.Exit(BAD_LINES)
+
+
+def _ranker_place(ranker: str | None, device: str | None, quantised: str | None) -> str | None:
+    """The device of the ranker; refuses weights that it cannot have there before any text is attacked."""
+    if quantised is None:
+        return device
+    from caw.models.device import resolve_device
+    from caw.models.quantised_choice import usual_device
+
+    place = str(resolve_device(usual_device(quantised, device)))
+    kind, _, model = (ranker or "").partition(":")
+    check_second(model if kind == "causal" else None, place, "auto", quantised, RANKER_FLAG, CAUSAL)
+    return place
 
 
 def config_of_run(folder: Path) -> Config:

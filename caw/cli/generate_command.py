@@ -13,7 +13,7 @@ from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.generate_jobs import Job, Plan, accept_jobs, open_output, print_text, read_jobs, run_jobs
 from caw.cli.policy_choice import choose_policy, what_marks
-from caw.cli.quantised_option import Quantised, prepare_place
+from caw.cli.quantised_option import DRAFTER_FLAG, DrafterQuantised, Quantised, check_second, prepare_place
 from caw.io.files import check_paths
 from caw.io.inputs import name_of
 from caw.io.progress import doing
@@ -95,6 +95,7 @@ def generate(
     prefill_attention: opt.PrefillAttention = "sdpa",
     compile: opt.Compile = False,
     speculate: opt.Speculate = "auto",
+    drafter_quantised: DrafterQuantised = None,
     dtype: opt.DType = "auto",
     quantised: Quantised = None,
     device: opt.Device = None,
@@ -156,10 +157,11 @@ def generate(
             on_unfound=on_unfound, speculate=ahead,  # type: ignore[arg-type]
         )  # fmt: skip
         table = found.check_found(settings, mark, how, weights)
-        plan = Plan(model, mark, how if mark else None, settings, with_prompt, table, drafter)
+        plan = Plan(model, mark, how if mark else None, settings, with_prompt, table, drafter, drafter_quantised)
         plan.check()
         marking = "" if mark is None else what_marks(mark, how, remark)
         device = prepare_place(model, device, threads, dtype, quantised)
+        check_second(drafter, device, dtype, drafter_quantised, DRAFTER_FLAG, "--speculate")
         jobs, bad = read_jobs(prompt, input, field)
         with open_output(output, resume, plan, [job.id for job in jobs]) as (write, written):
             jobs = [job for job in jobs if job.id not in written]
@@ -190,7 +192,7 @@ def _make(
         network, tokenizer = load_model(plan.model, device=device, dtype=dtype, weights=weights)
     if plan.drafter is not None:
         with doing(f"loading {plan.drafter}"):
-            guesses, other = load_model(plan.drafter, device=device, dtype=dtype)
+            guesses, other = load_model(plan.drafter, device=device, dtype=dtype, weights=plan.drafter_weights)
         plan = plan.drafting(guesses, tokenizer, other)
     accepted = accept_jobs(jobs, network, tokenizer, plan, source=source)
     if marking and accepted.ids:

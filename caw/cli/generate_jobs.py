@@ -42,7 +42,7 @@ class Job:
 class Plan:
     """Everything about a run but its prompts; `label` goes into every output line and must not change on resume.
 
-    drafter: name of a smaller model that guesses tokens ahead.
+    drafter: name of a smaller model that guesses tokens ahead. drafter_weights: its `weights` of `load_model`.
     """
 
     model: str
@@ -52,6 +52,7 @@ class Plan:
     with_prompt: bool
     weights: TokenWeights | None = None
     drafter: str | None = None
+    drafter_weights: str | None = None
 
     def drafting(self, model: Any, tokenizer: Any, other: Any) -> Plan:
         """The same with a loaded model that guesses; tokenizer: of the model that writes, other: of that one."""

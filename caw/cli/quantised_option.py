@@ -20,7 +20,15 @@ def quantised_option(title: str = RUNNING, *more: str, remark: str = "") -> Any:
     return panel(title, HELP + remark, FLAG, *more, metavar="|".join((*FILE_WEIGHTS, *GPU_WEIGHTS)))
 
 
+def second_option(model: str, flag: str, title: str = RUNNING) -> Any:
+    """The option for a second model of a command, which `model` names."""
+    said = f"Weights of fewer bits, as of other commands' --quantised, for the model that {model} names."
+    return panel(title, said, flag, metavar="|".join((*FILE_WEIGHTS, *GPU_WEIGHTS)))
+
+
 Quantised = Annotated[str | None, quantised_option()]
+DRAFTER_FLAG = "--drafter-quantised"
+DrafterQuantised = Annotated[str | None, second_option("--speculate", DRAFTER_FLAG)]
 
 
 def prepare_place(
@@ -37,3 +45,17 @@ def prepare_place(
 
         check_quantised(quantised, file_or_folder(model), torch.device(place), dtype, flag)
     return place
+
+
+def check_second(model: str | None, device: str, dtype: str, quantised: str | None, flag: str, names: str) -> None:
+    """Raise as `prepare_place` does for a second model on the first one's device; ValueError if there is none.
+
+    names: the option that names it.
+    """
+    if quantised is None:
+        return
+    if model is None:
+        raise ValueError(f"{flag} is for a model that {names} names, found none; leave it out")
+    import torch
+
+    check_quantised(quantised, file_or_folder(model), torch.device(device), dtype, flag)

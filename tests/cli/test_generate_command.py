@@ -14,6 +14,7 @@ from cli.running import KEY, assert_refused, generate, run
 from tiny import save_tiny, tiny_tokenizer
 
 import caw
+from caw.cli import generate_command
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -150,3 +151,24 @@ def test_speculate(model: str, tmp_path: Path) -> None:
                str(tmp_path / "none"): "none", "65": "speculate must be an integer in [1, 64]"}  # fmt: skip
     for wrong, said in refused.items():
         assert_refused(generate(model, "--prompt", "the sky", "--speculate", wrong), said)
+
+
+def test_a_drafter_of_fewer_bits(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its own weights, and the text stays the same."""
+    drafter, asked = str(save_tiny(tmp_path / "small")), list[tuple[str, Any]]()
+
+    def loading(name: str, **given: Any) -> Any:
+        asked.append((name, given["weights"]))
+        return caw.load_model(name, **given)
+
+    monkeypatch.setattr(generate_command, "load_model", loading)
+    common = ("--prompt", "the sky", "--device", "cpu", "--max-new-tokens", "30")
+    plain = generate(model, *common, "--speculate", "none").stdout
+    fewer = generate(model, *common, "--speculate", drafter, "--drafter-quantised", "int4")
+    assert fewer.stdout == plain and fewer.exit_code == 0 and asked[1:] == [(model, None), (drafter, "int4")]
+    refused = {
+        ("--speculate", "3"): "--drafter-quantised is for a model that --speculate names, found none; leave it",
+        ("--speculate", drafter, "--dtype", "bfloat16"): "--drafter-quantised='int4' computes in float32 on a CPU",
+    }
+    for options, said in refused.items():
+        assert_refused(generate(model, *common, *options, "--drafter-quantised", "int4"), said)

@@ -13,7 +13,7 @@ from cli.running import KEY, assert_refused, run
 
 import caw
 from caw import ops
-from caw.cli import evaluate_perplexity_command
+from caw.cli import evaluate_attack_command, evaluate_perplexity_command
 from caw.evaluation import config
 
 pytestmark = [
@@ -130,3 +130,20 @@ def test_blocks_of_a_file_are_read_on_a_cpu(tmp_path: Any, monkeypatch: pytest.M
     assert place("x.gguf", None, None, "auto", None) == "cuda"
     with pytest.raises(ValueError, match="--quantised='file' computes in float32 on a CPU, found auto on cuda"):
         place("x.gguf", "cuda", None, "auto", "file")
+
+
+@pytest.mark.parametrize(
+    ("ranker", "given", "said"),
+    [
+        (["--ranker", "sentence:x"], "int4", "for a model that --ranker causal:MODEL names, found none; leave it out"),
+        ([], "int4", "--ranker-quantised is for a model that --ranker causal:MODEL names, found none"),
+        (["--ranker", "causal:MODEL"], "file", "--ranker-quantised='file' is for a .gguf file, found another model"),
+    ],
+)
+def test_a_rankers_weights_are_checked_first(
+    ranker: list[str], given: str, said: str, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(evaluate_attack_command, "config_of_run", lambda run: SimpleNamespace(plan=list))
+    ranker = [part.replace("MODEL", model) for part in ranker]
+    attack = ["evaluate", "attack", str(tmp_path), "--attack", "word-s-context:0.3", "--device", "cpu"]
+    assert_refused(run(*attack, *ranker, "--ranker-quantised", given), said)

@@ -27,7 +27,7 @@ __all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse
 class AttackSetup:
     """What attacks need besides their strength. Files and models are loaded when an attack first needs them.
 
-    seed: of every attack. wordnet: folder of the database, None = the usual places. ranker, device: see
+    seed: of every attack. wordnet: folder of the database, None = the usual places. ranker, device, quantised: see
     `rankers.make_ranker`. human: texts for copy-paste to hide in. endpoint: arguments of `Paraphrase` without the seed.
     """
 
@@ -35,6 +35,7 @@ class AttackSetup:
     wordnet: str | Path | None = None
     ranker: str | None = None
     device: str | None = None
+    quantised: str | None = None
     human: tuple[str, ...] = field(default=(), repr=False)
     endpoint: dict[str, object] = field(default_factory=dict, repr=False)
 
@@ -44,7 +45,7 @@ class AttackSetup:
 
     @cached_property
     def loaded_ranker(self) -> Ranker:
-        return make_ranker(self.ranker, self.device)
+        return make_ranker(self.ranker, self.device, self.quantised)
 
 
 def _word_d(strength: str, setup: AttackSetup) -> Attack:

