@@ -48,15 +48,28 @@ from caw.watermarks import EXP, KGW, Unigram, Watermark
 KEYS = tuple(f"model weights {n}" for n in range(4))
 LENGTHS, POWER_RATES, NULL_RATES = (25, 50, 100, 200), (1e-2, 1e-3), (1e-1, 1e-2, 1e-3)
 READERS = ("none", "prompt", "no prompt", "calibrated")
+
+
+def _caw(evaluator: str) -> Policy:
+    return caw.CapacityPolicy(evaluator, 0.8, 1.5)
+
+
+def _loop(evaluator: str) -> Policy:
+    return caw.CapacityPolicy(evaluator, target=Target(1e-2))
+
+
 # name, watermark of a key, policy with the evaluator of a name
 ARMS: dict[str, tuple[str, Callable[[str], Watermark], Callable[[str], Policy]]] = {
     "kgw": ("KGW, delta 1", lambda key: KGW(key, delta=1.0), lambda _: caw.FixedStrength()),
     "entropy": ("KGW, delta 4 above 1 nat", lambda key: KGW(key, delta=4.0), lambda _: caw.EntropyThreshold(1.0)),
-    "caw": ("KGW under CAW", lambda key: KGW(key, delta=2.5), lambda name: caw.CapacityPolicy(name, 0.8, 1.5)),
-    "loop": ("KGW under CAW, closed loop", lambda key: KGW(key, delta=4.0),
-             lambda name: caw.CapacityPolicy(name, target=Target(1e-2))),
+    "caw": ("KGW under CAW", lambda key: KGW(key, delta=2.5), _caw),
+    "loop": ("KGW under CAW, closed loop", lambda key: KGW(key, delta=4.0), _loop),
     "unigram": ("Unigram, delta 2", lambda key: Unigram(key, delta=2.0), lambda _: caw.FixedStrength()),
+    "unigram-caw": ("Unigram under CAW", lambda key: Unigram(key, delta=2.5), _caw),
+    "unigram-loop": ("Unigram under CAW, closed loop", lambda key: Unigram(key, delta=4.0), _loop),
     "exp": ("EXP, top 3", lambda key: EXP(key, top_k=3), lambda _: caw.FixedStrength()),
+    "exp-caw": ("EXP under CAW", lambda key: EXP(key, top_k=10), lambda name: caw.CapacityPolicy(name)),
+    "exp-loop": ("EXP under CAW, closed loop", lambda key: EXP(key, top_k=10), _loop),
 }  # fmt: skip
 
 
