@@ -98,22 +98,23 @@ def _cell(
         "ended": [int(answer.finish_reason in ("eos", "stop")) for answer in found.answers],
         "attempts": [answer.attempts for answer in found.answers],
         "scored": [plain[name].num_scored if name in plain else None for name in ids],
-        "distinct": [[_short(s.distinct[n - 1]) if s else None for s in styles] for n in SIZES],
-        "repeated": [_short(s.repeated) if s else None for s in styles],
-        "perplexity": [_short(line["given_prompt"] or line["alone"]) if line else None for line in lines],
+        "distinct": [[short(s.distinct[n - 1]) if s else None for s in styles] for n in SIZES],
+        "repeated": [short(s.repeated) if s else None for s in styles],
+        "perplexity": [short(line["given_prompt"] or line["alone"]) if line else None for line in lines],
         "p": {
-            attack: [_short(by_id[name].p_value, LEVEL) if name in by_id else None for name in ids]
+            attack: [short(by_id[name].p_value, LEVEL) if name in by_id else None for name in ids]
             for attack, by_id in sorted(scores.items())
         },
         "edit_rate": {
-            attack: _short(float(np.mean([score.edit_rate for score in by_id.values()])))
+            attack: short(float(np.mean([score.edit_rate for score in by_id.values()])))
             for attack, by_id in sorted(scores.items())
             if attack != PLAIN
         },
     }
 
 
-def _short(value: float | None, level: float | None = None) -> float | None:
+def short(value: float | None, level: float | None = None) -> float | None:
+    """With `DIGITS` digits, or whole where this would carry it over the level."""
     if value is None:
         return None
     short = float(f"{value:.{DIGITS}g}")

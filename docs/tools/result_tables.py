@@ -25,6 +25,7 @@ sys.path.append(str(ROOT / "benchmarks"))  # its tables.py makes those of benchm
 sys.path.append(str(ROOT / "benchmarks" / "evaluation"))
 import everyday as everyday_texts  # noqa: E402
 import tables as benchmark_tables  # noqa: E402
+from attacked_tables import attacked  # noqa: E402
 
 
 def table(name: str) -> str:
@@ -466,7 +467,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "row-invariance": row_invariance, "loop": loop, "ablation": ablation, "transfer": transfer,
     "top-k": top_k, "own-weights": own_weights,
     "summary": summary, "cost": cost, "drawn": drawn, "shipped": shipped, "everyday": everyday,
-    "everyday-attacks": everyday_attacks,
+    "everyday-attacks": everyday_attacks, "attacked": attacked,
     "damage": damage, "model-weights": model_weights,
     "model-weights-null": model_weights_null, "swaps": swaps,
 }  # fmt: skip

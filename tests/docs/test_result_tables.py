@@ -112,6 +112,42 @@ def test_everyday_texts_with_and_without_runs(tmp_path: Path, monkeypatch: pytes
     assert after[3][-2:] == ["1.00 (0.51 - 1.00)", "0.25 (0.05 - 0.70); 12 %"]
 
 
+def test_attacked_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cell(policy: str | None, correct: list[bool], **p: list[float]) -> dict[str, Any]:
+        attacked = {
+            name.replace("_", "-"): {"p": values, "weighted": [0.5, *values[1:]], "edit_rate": 0.25}
+            for name, values in p.items()
+        }
+        plain = {"none": {**attacked.pop("none"), "edit_rate": 0.0}}
+        return {"manifest": {"model": "m", "policy": policy}, "correct": correct, "attacked": {**plain, **attacked}}
+
+    found = {
+        "attacks": {
+            "word-s-context": {"kind": "word-s-context", "rate": 0.3},
+            "word-d": {"kind": "word-d", "rate": 0.1},
+        },
+        "command": "me",
+        "cells": {
+            "a": cell(None, [True, True], none=[0.3, 0.9], word_d=[0.01, 0.9], word_s_context=[0.5, 0.6]),
+            "b": cell("soft", [True, False], none=[0.001, 0.01], word_d=[0.01, 0.02], word_s_context=[0.5, 0.01]),
+        },
+    }
+    (tmp_path / "attacked_x.json.xz").write_bytes(lzma.compress(json.dumps(found).encode()))
+    monkeypatch.setattr(result_files, "RESULTS", tmp_path)
+    made = table("attacked x")
+    header, _, bare, marked = cells(made)
+    assert header[2:] == ["found at 1 % (weighted)", "10 % words deleted", "30 % by synonyms that fit"]
+    assert bare == [
+        "no watermark",
+        "1.00",
+        "0.00 (0.00; 0.00 - 0.66)",
+        "0.50 (0.00; 0.00 - 0.66)",
+        "0.00 (0.00; 0.00 - 0.66)",
+    ]
+    assert marked[2:] == ["1.00 (0.50; 0.09 - 0.91)", "0.50 (0.00; 0.00 - 0.66)", "0.50 (0.50; 0.09 - 0.91)"]
+    assert "2 answers a setting" in made and "word-d 25 %; word-s-context 25 %" in made and "made by `me`" in made
+
+
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(KeyError, match="no table 'speed'"):
         table("speed")
