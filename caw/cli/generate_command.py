@@ -131,15 +131,10 @@ def generate(
         read = {"--input": input, "--model": model, "--evaluator": evaluator, "--weights": weights,
                 "--speculate": drafter}  # fmt: skip
         check_paths(read, {"--output": output})
-        mark = opt.build_watermark(
-            watermark,
-            key,
-            {
-                "gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width,
-                "top-k-exp": top_k_exp, "strength-exp": strength_exp, "format": format,
-                "payload": payload, "payload-bits": payload_bits,
-            },
-        )  # fmt: skip
+        of_mark = {"gamma": gamma, "delta": delta, "seeding": seeding, "context-width": context_width, "format": format,
+                   "top-k-exp": top_k_exp, "strength-exp": strength_exp, "payload": payload,
+                   "payload-bits": payload_bits}  # fmt: skip
+        mark = opt.build_watermark(watermark, key, of_mark)
         of_policy = {"strength": strength, "nats": nats, "gap": gap, "theta": theta, "beta": beta,
                      "evaluator": evaluator, "target": target}  # fmt: skip
         chosen, remark = choose_policy(policy, of_policy, model, marked=mark is not None)
