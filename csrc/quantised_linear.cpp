@@ -14,12 +14,11 @@ constexpr int64_t kSecondLevelBytes = 1 << 20;     // of digits that all weights
 }  // namespace
 
 Activations::Activations(int64_t rows, int64_t size, bool fast, bool four_bits)
-    : rows(rows), size(size), stride(size % kPage == 0 ? size + kLine : size), digits(fast ? 1 : kDigits) {
-  whole.resize((digits * rows + kRowsBeyond) * stride);
-  std::fill_n(whole.data() + digits * rows * stride, kRowsBeyond * stride, int8_t(0));
-  scale.resize(rows * units());
-  negative.resize(digits * rows * units() * 3);
-  total.resize(rows * units() * 3);
+    : rows(rows), size(size), digits(fast ? 1 : kDigits) {
+  record = digits * kUnit + int64_t(sizeof(Known));
+  stride = units() * record % kPage == 0 ? units() * record + kLine : units() * record;
+  whole.resize((rows + kRowsBeyond) * stride);
+  std::fill_n(whole.data() + rows * stride, kRowsBeyond * stride, int8_t(0));
   if (!four_bits || fast || rows <= kAlone || !quantised_kernel().halves) return;
   const int64_t all = (2 * rows + kRowsBeyond) * half_stride();
   halves.resize(all);

@@ -20,29 +20,39 @@ constexpr int64_t kChunkUnits = 8;         // unpacked at a time: 6 KB; 28 of tw
 constexpr int64_t kAlone = 4;              // up to so many rows multiply faster without tiles
 constexpr int64_t kMostTiles = 2;          // of outputs in one call
 
-// Rows of activations as digits.
+// What a row's unit is beside its digits. start: minus the sums of digits, which quants from 0 on are to begin with; of
+// three digits the first number is that of the low two, low + 256 * middle, and the second that of the highest.
+struct Known {
+  float scale;       // x = scale * sum of digits * 256^i
+  float total;       // sum of x
+  int32_t start[2];  // of the unit
+  int32_t half[2][2];  // of its inputs 0 to 15 and 16 to 31
+};
+
+// Rows of activations as digits. A unit's digits, [32] bytes of each, the low one first, and Known lie together, so that
+// a kernel needs one address a row.
 struct Activations {
-  int64_t rows, size, stride;  // stride: bytes from a row to the next; no multiple of a page, so that rows share no cache set
+  int64_t rows, size, record, stride;  // bytes from unit to unit and from row to row; rows share no cache set
   int digits;
-  Aligned<int8_t> whole;     // [digits][rows][stride], the low digit first
-  Aligned<float> scale;      // [rows][units]: x = scale * sum of digits * 256^i
-  Aligned<int32_t> negative;  // [2][digits][rows][groups], groups of 16 and of 32: minus the sum of digits
-  Aligned<float> total;      // [2][rows][groups]: sum of x
-  Aligned<int8_t> halves;    // [2][rows][half_stride()], where weights of 4 bits and a kernel read them, else none
+  Aligned<int8_t> whole;
+  Aligned<int8_t> halves;  // [2][rows][half_stride()], where weights of 4 bits and a kernel read them, else none
   // four_bits: whether weights of 4 bits may be among those that meet the rows.
   Activations(int64_t rows, int64_t size, bool fast, bool four_bits);
   int64_t units() const { return size / kUnit; }
   int64_t half_stride() const { return 2 * size + kLine; }  // bytes from a row to the next
   const int8_t* half(int i, int64_t row) const { return halves.data() + (i * rows + row) * half_stride(); }
-  const int8_t* digit(int i, int64_t row) const { return whole.data() + (i * rows + row) * stride; }
-  const int32_t* sums(int64_t group, int i, int64_t row) const {
-    return group == 16 ? negative.data() + (i * rows + row) * 2 * units()
-                       : negative.data() + digits * rows * 2 * units() + (i * rows + row) * units();
+  const int8_t* digit(int i, int64_t row, int64_t unit) const {
+    return whole.data() + row * stride + unit * record + i * kUnit;
   }
-  const float* totals(int64_t group, int64_t row) const {
-    return group == 16 ? total.data() + row * 2 * units() : total.data() + rows * 2 * units() + row * units();
+  const Known& known(int64_t row, int64_t unit) const {
+    return *reinterpret_cast<const Known*>(digit(digits, row, unit));
   }
 };
+
+// The sum of x over half a unit: bit for bit scale times the whole number that start makes.
+inline float half_total(const Known& known, int half) {
+  return known.scale * float(-(known.half[half][0] + known.half[half][1] * 65536));
+}
 
 // Eight units of sixteen outputs, unpacked.
 struct Chunk {

@@ -16,8 +16,6 @@ namespace {
 
 #include "quantised.inc"
 
-#include "quantised_vnni.inc"
-
 constexpr int64_t kTileRows = 16;
 constexpr int kQuants = 6, kDigit = 7;  // tiles; sums are in 0 to 2 and, of every other step, in 3 to 5
 
@@ -42,10 +40,11 @@ static void shape_tiles(int64_t rows, int64_t depth) {
 constexpr int kHalves = 2;
 using TileSums = int32_t[kDigits][kTileRows][kTileOutputs];
 
-// What the sums of a chunk's groups are made of, `depth` bytes of a row each; `whole`: the first row's, of the first plane.
+// What the sums of a chunk's groups are made of, `depth` bytes of a row each, kGroups of them a unit of `record` bytes;
+// `whole`: the first row's, of the first plane.
 struct TileInput {
   const int8_t* whole;
-  int64_t plane, stride, depth;
+  int64_t plane, stride, depth, record;
 };
 
 // Sums of one group of inputs into tiles A, B and C.
@@ -70,9 +69,9 @@ struct TileInput {
   if constexpr (D > 1) _tile_stored(B, to[1], kLine);  \
   if constexpr (D > 2) _tile_stored(C, to[2], kLine);
 
-template <int D>
+template <int D, int64_t kGroups>
 CAW_INLINE void group_sums(int64_t set, const TileInput& x, int64_t group, const uint8_t* quants) {
-  const int8_t* digit = x.whole + group * x.depth;
+  const int8_t* digit = x.whole + group / kGroups * x.record + group % kGroups * x.depth;
   if (set == 0) {
     CAW_GROUP_SUMS(0, 1, 2)
   } else {
@@ -89,13 +88,13 @@ CAW_INLINE void store_sums(int64_t set, TileSums& to) {
   }
 }
 
-// What they come to. Of halves the sum is below 2^31, so it is rounded once, as that of three digits is.
+// What they come to, as floats. Of halves the sum is below 2^31, so it is rounded once, as that of three digits is.
 template <int D>
 CAW_INLINE vf group_total(const __m512i* sum) {
-  if constexpr (D == kHalves)
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sum[1], 12), sum[0]));
-  else
-    return joined<D>(sum);
+  if constexpr (D == 1) return _mm512_cvtepi32_ps(sum[0]);
+  if constexpr (D == kHalves) return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(sum[1], 12), sum[0]));
+  const __m512i low = _mm512_add_epi32(_mm512_slli_epi32(sum[D > 1 ? 1 : 0], 8), sum[0]);
+  return fma(_mm512_cvtepi32_ps(sum[D - 1]), set1(65536.0f), _mm512_cvtepi32_ps(low));
 }
 
 struct TileChunk {
@@ -125,24 +124,24 @@ static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t uni
   constexpr int64_t kGroups = kUnit / kGroup;
   alignas(64) TileSums parts[2];
   // read once: as far as the compiler knows, what is added to may be the sizes themselves
-  const int64_t across = x.units(), all = x.rows * kTileOutputs, count = units * kGroups * kTiles;
-  const float *scales = x.scale.data() + m * across + unit, *totals = x.totals(kGroup, m) + unit * kGroups;
-  const int64_t stride = D == kHalves ? x.half_stride() : x.stride;
-  const int8_t* whole = D == kHalves ? x.half(0, m) + unit * kLine : x.digit(0, m) + unit * kUnit;
-  const TileInput input{whole, x.rows * stride, stride, D == kHalves ? kLine : kGroup};
+  const int64_t apart = x.stride, record = x.record, all = x.rows * kTileOutputs, count = units * kGroups * kTiles;
+  const int8_t* known = reinterpret_cast<const int8_t*>(&x.known(m, unit));
+  const TileInput input = D == kHalves
+      ? TileInput{x.half(0, m) + unit * kLine, x.rows * x.half_stride(), x.half_stride(), kLine, kLine}
+      : TileInput{x.digit(0, m, unit), kUnit, apart, kGroup, record};
   // step i is group i / kTiles of tile i % kTiles
   const auto make = [&](int64_t i) {
     const int64_t g = i / kTiles;
     const TileChunk& chunk = chunks[i % kTiles];
     const uint8_t* quants =
         D == kHalves ? chunk.doubled[g][0] : chunk.plain.quants[g / kGroups][g % kGroups * kGroup / 4];
-    group_sums<D>(i % 2, input, g, quants);
+    group_sums<D, kGroups>(i % 2, input, g, quants);
   };
   const auto add = [&](int64_t i) {
     const int64_t g = i / kTiles;
     const Chunk& chunk = chunks[i % kTiles].plain;
     const TileSums& part = parts[i % 2];
-    const float *scale = scales + g / kGroups, *of_inputs = totals + g;
+    const int8_t* of_unit = known + g / kGroups * record;
     float* to = sums + i % kTiles * all;
     const vf factor = load(chunk.scale[g]), least = minimum ? load(chunk.minimum[g]) : factor;
 #pragma GCC unroll 4
@@ -150,8 +149,10 @@ static void tile_rows(const Activations& x, int64_t m, int64_t rows, int64_t uni
       __m512i sum[D];
       for (int d = 0; d < D; ++d) sum[d] = _mm512_load_si512(part[d][r]);
       vf total = load(to + r * kTileOutputs);
-      total = fma(factor * set1(scale[r * across]), group_total<D>(sum), total);
-      if (minimum) total = fma(least, set1(of_inputs[r * across * kGroups]), total);
+      const Known& of_row = *reinterpret_cast<const Known*>(of_unit + r * apart);
+      total = fma(factor * set1(of_row.scale), group_total<D>(sum), total);
+      if (minimum)
+        total = fma(least, set1(kGroups == 1 ? of_row.total : half_total(of_row, int(g % kGroups))), total);
       store(to + r * kTileOutputs, total);
     }
   };
@@ -209,7 +210,7 @@ static void multiply(const Activations& x, const TileTask* w, int64_t tiles, flo
 static void halve(int64_t row, const Activations& to) {
   for (int64_t k = 0; k < to.size; k += 16) {
     const auto digit = [&](int i) {
-      return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(to.digit(i, row) + k)));
+      return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)(to.digit(i, row, k / kUnit) + k % kUnit)));
     };
     const __m512i above = _mm512_add_epi32(_mm512_slli_epi32(digit(1), 8), _mm512_slli_epi32(digit(2), 16));
     const __m512i whole = _mm512_add_epi32(digit(0), above);

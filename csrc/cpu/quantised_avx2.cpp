@@ -44,20 +44,24 @@ struct Sums {
     constexpr int64_t kGroups = kUnit / kGroup, kRows = kGroup / 4;
     vf total = load(sums + first);
     for (int64_t g = 0; g < units * kGroups; ++g) {
-      const int64_t at = unit * kGroups + g, u = g / kGroups, from = g % kGroups * kRows;
+      const int64_t u = g / kGroups, h = g % kGroups, from = h * kRows;
+      const Known& known = x.known(m, unit + u);
+      const int32_t* starts = kGroups == 1 ? known.start : known.half[h];
+      const int8_t* digit = x.digit(0, m, unit + u) + from * 4;
       __m256i sum[D];
-      for (int d = 0; d < D; ++d) sum[d] = _mm256_set1_epi32(x.sums(kGroup, d, m)[at] * (1 << shift));
+      for (int d = 0; d < D; ++d)
+        sum[d] = d == 1 ? _mm256_setzero_si256() : _mm256_set1_epi32(starts[d / 2] * (1 << shift));
       for (int64_t k = 0; k < kRows; ++k) {
         const __m256i quants = _mm256_load_si256((const __m256i*)(chunk.quants[u][from + k] + 4 * first));
         for (int d = 0; d < D; ++d) {
           int32_t four;
-          std::memcpy(&four, x.digit(d, m) + (unit + u) * kUnit + (from + k) * 4, 4);
+          std::memcpy(&four, digit + d * kUnit + k * 4, 4);
           sum[d] = products<kEight>(sum[d], quants, _mm256_set1_epi32(four));
         }
       }
-      const vf scale = load(chunk.scale[g] + first) * set1(x.scale.data()[m * x.units() + unit + u]);
-      total = fma(scale, joined<D>(sum), total);
-      if (minimum) total = fma(load(chunk.minimum[g] + first), set1(x.totals(kGroup, m)[at]), total);
+      total = fma(load(chunk.scale[g] + first) * set1(known.scale), joined<D>(sum), total);
+      if (minimum)
+        total = fma(load(chunk.minimum[g] + first), set1(kGroups == 1 ? known.total : half_total(known, int(h))), total);
     }
     store(sums + first, total);
   }

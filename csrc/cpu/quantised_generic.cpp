@@ -17,18 +17,20 @@ struct Sums {
     for (int64_t u = 0; coming && u < units; ++u) coming->unit(u);
     for (int r = 0; r < R; ++r)
       for (int64_t g = 0; g < units * kGroups; ++g) {
-        const int64_t at = unit * kGroups + g, u = g / kGroups, from = g % kGroups * kRows;
+        const int64_t u = g / kGroups, h = g % kGroups, from = h * kRows;
+        const Known& known = x.known(m + r, unit + u);
+        const int32_t* starts = kGroups == 1 ? known.start : known.half[h];
         int32_t whole[D][kTileOutputs];
         for (int d = 0; d < D; ++d) {
-          const int8_t* digit = x.digit(d, m + r) + (unit + u) * kUnit + from * 4;
-          const int32_t start = x.sums(kGroup, d, m + r)[at] * (1 << shift);
+          const int8_t* digit = x.digit(d, m + r, unit + u) + from * 4;
+          const int32_t start = d == 1 ? 0 : starts[d / 2] * (1 << shift);
           for (int o = 0; o < kTileOutputs; ++o) {
             int32_t sum = start;
             for (int64_t k = 0; k < kGroup; ++k) sum += int32_t(chunk.quants[u][from + k / 4][4 * o + k % 4]) * digit[k];
             whole[d][o] = sum;
           }
         }
-        const float scale = x.scale.data()[(m + r) * x.units() + unit + u], total = x.totals(kGroup, m + r)[at];
+        const float scale = known.scale, total = kGroups == 1 ? known.total : half_total(known, h);
         for (int o = 0; o < kTileOutputs; ++o) {
           float& sum = sums[r * kTileOutputs + o];
           const float product = D == 1 ? float(whole[0][o])

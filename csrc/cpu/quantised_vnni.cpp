@@ -17,8 +17,6 @@ namespace {
 #include "quantised.inc"
 
 #include "quantised_vnni.inc"
-
-#include "quantised_rows.inc"
 }  // namespace
 extern const QuantisedKernel kQuantisedVnni = {"vnni", digits, multiply};
 }  // namespace caw

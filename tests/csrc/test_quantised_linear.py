@@ -117,11 +117,12 @@ def bits_of_every_kind() -> str:
     total = hashlib.sha256()
     torch.manual_seed(3)
     for kind in BLOCK_TYPES:
-        blocks = random_blocks(kind, 21, 5, seed=kind)
-        x = torch.randn(19, inputs_of(kind, 5)) * torch.logspace(-6, 3, 19)[:, None]
+        across = 19 if BLOCK_TYPES[kind].inputs == 32 else 3  # units beyond the first eight and sixteen
+        blocks = random_blocks(kind, 21, across, seed=kind)
+        x = torch.randn(19, inputs_of(kind, across)) * torch.logspace(-6, 3, 19)[:, None]
         x[3, :40], x[4, 33] = 0.0, 2e38
         for fast in (False, True):
-            for rows in (19, 1):
+            for rows in (19, 8, 5, 2, 1):
                 packed = ops.pack_blocks(blocks, kind, fast)
                 total.update(ops.quantised_linear(x[:rows].contiguous(), packed, 21).numpy().tobytes())
     return total.hexdigest()
