@@ -10,7 +10,7 @@ the dequantised model, both ways; with --transformers that model's own `generate
 no side drafts: a token takes a forward. Prompts are cut out of two pages of the documentation; rows is how many
 candidates a marked step forwards in the mean for each text. A step's time is that of T tokens less that of one, over
 T - 1, so that what comes before cancels out; llama.cpp and this library keep the prompt between calls, so that little
-does. `--tokens 1` times reading the prompt, which then nobody keeps.
+does. No text may end before its last token. `--tokens 1` times reading the prompt, which then nobody keeps.
 Ratios are llama.cpp's time over each side's, or, without llama.cpp, plain's. The floor is the bytes that a step reads
 over the bandwidth of a sum over as many bytes. Our plain tokens are first checked against transformers.generate on the
 same weights. Wall time: run it on an idle machine. `--clock cpu --threads 1` counts the process's own time instead,
@@ -59,8 +59,13 @@ def ours(model: Any, tokenizer: Any, rows: list[list[int]], kept: bool, **markin
     marking |= {"prompt_cache": cache} if kept else {}
 
     def generate(tokens: int, *, trace: bool = False) -> Any:
-        length = {"max_new_tokens": tokens, "min_new_tokens": tokens, "batch_size": len(rows)}
+        length = {"max_new_tokens": tokens, "batch_size": len(rows)}
         out = caw.generate(model, tokenizer, rows, return_trace=trace, progress=False, **length, **marking)
+        # min_new_tokens would hide the end from every choice, which takes a step time that llama.cpp's takes not
+        if any(len(sequence) < tokens for sequence in out.sequences):
+            raise RuntimeError(
+                f"expected texts of {tokens} tokens, got one that ended; take other prompts or fewer tokens"
+            )
         if cache is not None and cache.missed > len(rows):
             raise RuntimeError(f"expected each prompt to be read once, got {cache.missed} readings of {len(rows)}")
         return out.trace if trace else out.sequences
