@@ -9,21 +9,8 @@
 namespace caw {
 
 namespace {
-constexpr int64_t kPage = 4096, kRowsBeyond = 16;  // tiles are read whole, so the last rows may reach over the end
-constexpr int64_t kSecondLevelBytes = 1 << 20;     // of digits that all weights go over before the next rows
+constexpr int64_t kSecondLevelBytes = 1 << 20;  // of activations that all weights go over before the next rows
 }  // namespace
-
-Activations::Activations(int64_t rows, int64_t size, bool fast, bool four_bits)
-    : rows(rows), size(size), digits(fast ? 1 : kDigits) {
-  record = digits * kUnit + int64_t(sizeof(Known));
-  stride = units() * record % kPage == 0 ? units() * record + kLine : units() * record;
-  whole.resize((rows + kRowsBeyond) * stride);
-  std::fill_n(whole.data() + rows * stride, kRowsBeyond * stride, int8_t(0));
-  if (!four_bits || fast || rows <= kAlone || !quantised_kernel().halves) return;
-  const int64_t all = (2 * rows + kRowsBeyond) * half_stride();
-  halves.resize(all);
-  std::fill_n(halves.data() + all - kRowsBeyond * half_stride(), kRowsBeyond * half_stride(), int8_t(0));
-}
 
 void fill(const float* x, int64_t apart, Activations& to) {
   for_each_part(to.rows, to.size, [&](int64_t begin, int64_t end) {
@@ -74,8 +61,9 @@ Tensor quantised_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
   Tensor out = make({x.size(0), w.outputs}, ScalarType::Float);
   float* target = static_cast<float*>(out.mutable_data_ptr());
   const bool four_bits = w.form->bits == 4;
-  const int64_t bytes = four_bits && !w.fast && quantised_kernel().halves ? 4 : kDigits;  // read of a value
-  const int64_t most = std::max<int64_t>(16, kSecondLevelBytes / (w.size * bytes) / 16 * 16);
+  // halves of twelve bits take the four bytes a value that exact records take
+  const int64_t row = w.size / kUnit * record_bytes(w.fast);
+  const int64_t most = std::max<int64_t>(16, kSecondLevelBytes / row / 16 * 16);
   for (int64_t m = 0; m < x.size(0); m += most) {
     const int64_t rows = std::min(most, x.size(0) - m);
     Activations digits(rows, w.size, w.fast, four_bits);

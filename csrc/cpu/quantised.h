@@ -28,11 +28,17 @@ struct Known {
   int32_t start[2];  // of the unit
   int32_t half[2][2];  // of its inputs 0 to 15 and 16 to 31
 };
+// so that records are whole cache lines, and a unit of one row never shares one with another
+static_assert((kUnit + sizeof(Known)) % kLine == 0 && (kDigits * kUnit + sizeof(Known)) % kLine == 0);
+
+// Bytes of a row's unit.
+constexpr int64_t record_bytes(bool fast) { return (fast ? 1 : kDigits) * kUnit + int64_t(sizeof(Known)); }
 
 // Rows of activations as digits. A unit's digits, [32] bytes of each, the low one first, and Known lie together, so that
 // a kernel needs one address a row.
 struct Activations {
-  int64_t rows, size, record, stride;  // bytes from unit to unit and from row to row; rows share no cache set
+  // bytes from unit to unit and from row to row; a stride is no multiple of a page, or all rows would share a cache set
+  int64_t rows, size, record, stride;
   int digits;
   Aligned<int8_t> whole;
   Aligned<int8_t> halves;  // [2][rows][half_stride()], where weights of 4 bits and a kernel read them, else none

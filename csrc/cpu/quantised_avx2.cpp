@@ -60,8 +60,8 @@ struct Sums {
         }
       }
       total = fma(load(chunk.scale[g] + first) * set1(known.scale), joined<D>(sum), total);
-      if (minimum)
-        total = fma(load(chunk.minimum[g] + first), set1(kGroups == 1 ? known.total : half_total(known, int(h))), total);
+      const float whole = kGroups == 1 ? known.total : half_total(known, int(h));
+      if (minimum) total = fma(load(chunk.minimum[g] + first), set1(whole), total);
     }
     store(sums + first, total);
   }

@@ -139,28 +139,47 @@ def test_instruction_sets_give_the_same_bits(name: str) -> None:
     assert done.stdout.strip() == bits_of_every_kind()
 
 
-# what stands in a block before its quants: scales of 1 (and 63), minima of -8 (and -63)
-BEFORE = {2: "003c", 3: "003c00c8", 8: "003c", 12: "003c003c" + "ff" * 12}
+# where a block's scales stand, and what: scales of 1 (and 63), minima of -8 (and -63)
+SCALES = {2: (0, "003c"), 3: (0, "003c00c8"), 6: (0, "003c"), 8: (0, "003c"), 11: (96, "00" * 12 + "003c"),
+          12: (0, "003c003c" + "ff" * 12), 13: (0, "003c003c" + "ff" * 12), 14: (192, "01" * 16 + "003c")}  # fmt: skip
+LARGEST = 8355711.0  # the greatest number of three digits
+ONE_ROUNDING = (2, 6, 8)  # no minima, and one scale for all inputs that are not 0
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17])
-@pytest.mark.parametrize(
-    ("kind", "quants"), [(2, 0x00), (2, 0xFF), (3, 0x00), (3, 0xFF), (8, 0x80), (8, 0x7F), (12, 0x00), (12, 0xFF)]
-)
-def test_the_greatest_sums_are_exact(kind: int, quants: int, rows: int) -> None:
-    """Quants and inputs as large as they get, all of one sign: 4 bits leave 32-bit sums no room beyond that."""
-    form, before = BLOCK_TYPES[kind], bytes.fromhex(BEFORE[kind])
+@pytest.mark.parametrize("quants", [0x00, 0xFF, 0x80, 0x7F])
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("top", [LARGEST, LARGEST + 0.5, LARGEST + 1])
+def test_the_greatest_sums_are_exact(kind: int, quants: int, rows: int, top: float) -> None:
+    """Quants and inputs as large as they get, all of one sign: 4 bits leave 32-bit sums no room beyond that.
+
+    What lies half a number above the greatest is halved before it is rounded, or its highest digit would be 128.
+    """
+    form, (place, scales) = BLOCK_TYPES[kind], SCALES[kind]
     block = torch.full((form.bytes,), quants, dtype=torch.uint8)
-    block[: len(before)] = torch.tensor(list(before), dtype=torch.uint8)
+    block[place : place + len(scales) // 2] = torch.tensor(list(bytes.fromhex(scales)), dtype=torch.uint8)
     blocks = block.repeat(3, 2)
-    x = torch.full((rows, 2 * form.inputs), 8355711.0)  # the greatest number of three digits
+    x = torch.zeros(rows, 2 * form.inputs)
+    x[:, : form.group], x[:, form.inputs :] = top, top
     x[:, form.inputs :] *= torch.tensor([-1.0, 1.0] * (form.inputs // 2))
     weight = dequantised(kind, blocks).double()
     expected = x.double() @ weight.T
     found = ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 3)
-    if kind in (2, 8):  # no minima: one rounding
+    if kind in ONE_ROUNDING and top == LARGEST:
         assert torch.equal(found, expected.float())
     assert (found - expected).abs().max() <= 2.0**-21 * (x.double().abs() @ weight.abs().T).max()
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-42, 1.4e-45])
+def test_tiny_inputs_give_numbers_near_zero(size: float) -> None:
+    """Below 2^-100 digits run out: what is left is no more than that times the weights, and never infinite."""
+    for kind in BLOCK_TYPES:
+        blocks = random_blocks(kind, 5, 2)
+        x = torch.full((3, inputs_of(kind, 2)), size) * torch.tensor([[1.0], [-1.0], [0.0]])
+        found = ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 5)
+        most = dequantised(kind, blocks).double().abs().sum(dim=1)
+        assert found.isfinite().all() and (found.double().abs() <= 2.0**-100 * most).all()
+        assert (found[2] == 0).all()
 
 
 def test_infinity_and_nan_stay_in_their_row() -> None:
