@@ -6,6 +6,7 @@ import ast
 import json
 import lzma
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def short(number: float, digits: int = 3) -> str:
 
 def test_it_stays_short() -> None:
     assert len(README.splitlines()) <= LINES
-    assert len(measured()) == 8 and all(len(result.split()) <= 12 for result in measured().values())
+    assert len(measured()) == 9 and all(len(result.split()) <= 12 for result in measured().values())
 
 
 def test_the_example_is_ten_lines_and_the_guides() -> None:
@@ -186,3 +187,15 @@ def test_times() -> None:
     floors = [row["ratio"] for row in results("floor.json")["rows"] if row["dtype"] == "float32"]
     assert f"{alone:.2f}; {together:.2f}" in measured().values()
     assert f"{floors[0]:.1f}; {floors[1]:.1f} times" in measured().values()
+
+
+def test_speed_over_another_program() -> None:
+    said = []
+    for name, model in (("demo", "smollm2-135m"), ("0.5B", "qwen2.5-coder-0.5b-instruct.Q4_K_M.gguf")):
+        [run] = [
+            run for run in results("quantised.json")["runs"] if "EPYC" in run["processor"]
+            and (run["arguments"]["model"], run["arguments"]["prefix"]) == (model, 128)
+        ]  # fmt: skip
+        faster = {row["batch"]: statistics.median(row["ratios"]) for row in run["rows"] if row["side"] == "kgw+caw"}
+        said.append(f"{name} {faster[1]:.1f}; {faster[8]:.1f}")
+    assert f"{', '.join(said)} times" in measured().values()
