@@ -25,7 +25,7 @@ from caw.io.json_files import read_lines
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
-QUICK = ("qwen05ends", "qwen15target")
+QUICK = ("qwen05ends", "qwen05laws", "qwen15target")
 LONG = ("qwen05", "qwen05keys", "qwen05target", "qwen05others", "qwen15", "qwen15ends")
 TITLE = "Watermarks: accuracy and detection"  # of `caw evaluate report`
 
