@@ -22,7 +22,7 @@ MARKED = {"kgw+caw": "plain", "fast kgw+caw": "fast", "bfloat16 kgw+caw": "bfloa
 
 def _runs(instructions: str) -> list[dict[str, Any]]:
     """Those on a processor whose best instructions are these."""
-    runs = read_result("quantised.json")["runs"]
+    runs = read_result("quantised.json.xz")["runs"]
     found = [run for run in runs if best_instructions(run["processor"]) == instructions]
     if not found:
         raise KeyError(f"no run on a processor with {instructions}")
@@ -47,7 +47,7 @@ def quantised(instructions: str) -> str:
     commands = "\n".join(run["command"] for run in runs)
     header = ("model", "prompt", "batch", "side", "rows", "ms a step", "llama.cpp's time over it (quartiles)",
               "of the floor's speed")  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source('quantised.json')} The commands:\n\n```bash\n{commands}\n```"
+    return f"{as_table(header, lines)}\n\n{source('quantised.json.xz')} The commands:\n\n```bash\n{commands}\n```"
 
 
 def quantised_marks(instructions: str) -> str:
@@ -63,4 +63,4 @@ def quantised_marks(instructions: str) -> str:
                 cells.append(f"{middle(each):.2f} ({each[0]:.2f} - {each[-1]:.2f})" if each else "")
             lines.append((MODELS[run["arguments"]["model"]], run["arguments"]["prefix"], batch, *cells))
     header = ("model", "prompt", "batch", "blocks", "fast products", "bfloat16")
-    return f"{as_table(header, lines)}\n\n{source('quantised.json')}"
+    return f"{as_table(header, lines)}\n\n{source('quantised.json.xz')}"

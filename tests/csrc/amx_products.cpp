@@ -25,7 +25,7 @@ uint16_t half(double value) {
   return bits;
 }
 
-// A tile of random quants and scales; every other one has the greatest quants or none.
+// A tile of random scales, and of quants that are random, all 0 or all greatest (pattern 0, 1, 2).
 std::vector<uint8_t> weights(const Form& form, int64_t size, int pattern) {
   const int64_t quants = size / kUnit * plane_bytes(form.bits), blocks = size / form.inputs();
   std::vector<uint8_t> tile(size_t(quants + blocks * scale_bytes(form) + kLine));

@@ -1,5 +1,6 @@
 // AMX tiles in plain C++, to run the kernels that use them on a processor that has only AVX-512: included before their
-// source, it takes the place of the intrinsics. It ends the program where tiles' shapes do not go together, as the processor does.
+// source, it takes the place of the intrinsics. It ends the program where tiles' shapes do not go together, as the
+// processor does.
 #pragma once
 
 #include <immintrin.h>

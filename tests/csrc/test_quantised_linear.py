@@ -143,7 +143,7 @@ def test_instruction_sets_give_the_same_bits(name: str) -> None:
 SCALES = {2: (0, "003c"), 3: (0, "003c00c8"), 6: (0, "003c"), 8: (0, "003c"), 11: (96, "00" * 12 + "003c"),
           12: (0, "003c003c" + "ff" * 12), 13: (0, "003c003c" + "ff" * 12), 14: (192, "01" * 16 + "003c")}  # fmt: skip
 LARGEST = 8355711.0  # the greatest number of three digits
-ONE_ROUNDING = (2, 6, 8)  # no minima, and one scale for all inputs that are not 0
+ONE_ROUNDING = (2, 6, 8)  # no minima, and one scale a block
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17])
@@ -159,8 +159,7 @@ def test_the_greatest_sums_are_exact(kind: int, quants: int, rows: int, top: flo
     block = torch.full((form.bytes,), quants, dtype=torch.uint8)
     block[place : place + len(scales) // 2] = torch.tensor(list(bytes.fromhex(scales)), dtype=torch.uint8)
     blocks = block.repeat(3, 2)
-    x = torch.zeros(rows, 2 * form.inputs)
-    x[:, : form.group], x[:, form.inputs :] = top, top
+    x = torch.full((rows, 2 * form.inputs), top)
     x[:, form.inputs :] *= torch.tensor([-1.0, 1.0] * (form.inputs // 2))
     weight = dequantised(kind, blocks).double()
     expected = x.double() @ weight.T
