@@ -169,15 +169,15 @@ def test_the_greatest_sums_are_exact(kind: int, quants: int, rows: int, top: flo
     assert (found - expected).abs().max() <= 2.0**-21 * (x.double().abs() @ weight.abs().T).max()
 
 
-@pytest.mark.parametrize("size", [1e-38, 1e-42, 1.4e-45])
-def test_tiny_inputs_give_numbers_near_zero(size: float) -> None:
-    """Below 2^-100 digits run out: what is left is no more than that times the weights, and never infinite."""
+@pytest.mark.parametrize("size", [2.0**-100, 2.0**-106, 1e-38, 1e-42, 1.4e-45])
+def test_digits_of_tiny_inputs_run_out(size: float) -> None:
+    """Below 2^-100 inputs are whole numbers of 2^-122; without that bound nothing would be left of 2^-106."""
     for kind in BLOCK_TYPES:
         blocks = random_blocks(kind, 5, 2)
         x = torch.full((3, inputs_of(kind, 2)), size) * torch.tensor([[1.0], [-1.0], [0.0]])
-        found = ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 5)
-        most = dequantised(kind, blocks).double().abs().sum(dim=1)
-        assert found.isfinite().all() and (found.double().abs() <= 2.0**-100 * most).all()
+        weight = dequantised(kind, blocks).double()
+        found = ops.quantised_linear(x, ops.pack_blocks(blocks, kind), 5).double()
+        assert ((found - x.double() @ weight.T).abs() <= 2.0**-121 * weight.abs().sum(dim=1)).all()
         assert (found[2] == 0).all()
 
 
